@@ -21,7 +21,7 @@ TOOLS := chromium shellcheck engine hosts aws-tools promtool
 # Where it is set, every process that a test starts compiles torch, Ray and TensorFlow anew: seconds each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-fast check collect setup tools chromium shellcheck engine hosts aws-tools promtool examples test-cluster soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-data bench-cifar bench-failover bench-coordinator bench-lighthouse bench-checkpoints bench-recovery bench-ray bench-watch bench-dashboard screenshots page sim proto docs clean schemas
+.PHONY: demo test test-fast check collect setup tools chromium shellcheck engine hosts aws-tools promtool examples test-cluster soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-data bench-cifar bench-failover bench-coordinator bench-lighthouse bench-checkpoints bench-recovery bench-hosts bench-ray bench-watch bench-dashboard screenshots page sim proto docs clean schemas
 
 demo: $(INSTALLED)  ## train XOR under every mode with one 3x straggler, and compare
 	$(BIN)/paceline demo
@@ -149,6 +149,9 @@ bench-checkpoints: setup  ## how long a step pauses for a checkpoint, and what c
 bench-recovery: setup  ## kill -9 of one of three workers, beside torchft, torchrun and Ray Train; what --elastic costs
 	$(BIN)/python -m benchmarks.recovery --peers-python $(PEERS_PYTHON) --ray-python $(RAY_PYTHON)
 	$(BIN)/python -m benchmarks.elastic_cost
+
+bench-hosts: setup hosts  ## elastic runs on four hosts (network namespaces, root) beside torchft, torchrun and torch DDP
+	$(BIN)/python -m benchmarks.hosts
 
 bench-ray: setup  ## ssgd and asgd on Ray beside Ray Train's TorchTrainer and the parameter server of Ray's documentation
 	$(BIN)/python -m benchmarks.ray_train

@@ -56,7 +56,15 @@ class FakeLauncher:
         return 640
 
     def probe_script(
-        self, file: str, arguments: Sequence[str], *, folder: str, seed: int, dtype: str, num_workers: int
+        self,
+        file: str,
+        arguments: Sequence[str],
+        *,
+        folder: str,
+        seed: int,
+        dtype: str,
+        num_workers: int,
+        has_trials: bool = False,
     ) -> Message:
         raise AssertionError("no script is run here")
 

@@ -90,7 +90,7 @@ def test_the_speed_shown_is_the_present_one() -> None:
     speed.take(100.5, 100_500.0, 100.5)
     assert speed.samples_per_s == pytest.approx(1000.0)
     for second in range(101, 201):
-        speed.take(float(second), 100_000.0 + 10.0 * (second - 100), 100.0 + 0.01 * (second - 100))
+        speed.take(float(second), 100_500.0 + 10.0 * (second - 100), 100.5 + 0.01 * (second - 100))
     assert speed.samples_per_s == pytest.approx(10.0)
     assert speed.steps_per_s == pytest.approx(0.01)
 
@@ -99,8 +99,9 @@ def test_a_speed_is_unknown_rather_than_impossible() -> None:
     speed = RecentSpeed()
     speed.begin(5.0)
     assert speed.samples_per_s is None
-    speed.take(5.0, 10_240.0, 10.0)  # all at once: nothing can be divided by no time
-    assert speed.samples_per_s is None
+    for at_s in (5.0, 5.000_000_001):  # all at once: nothing can be divided by no time
+        speed.take(at_s, 10_240.0, 10.0)
+        assert speed.samples_per_s is None
     assert progress_text(replace(at(400, 32.5), samples_per_s=None)).endswith("? samples/s eta 2m10s")
 
 

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -126,10 +125,20 @@ def test_of_many_processes_that_claim_one_name_each_gets_its_own_folder(tmp_path
     assert sorted(names) == ["xor", "xor-2", "xor-3", "xor-4"]
 
 
-def test_of_many_threads_that_claim_one_name_each_gets_its_own_folders(tmp_path: Path) -> None:
-    with ThreadPoolExecutor(8) as threads:
-        claims = [threads.submit(claim_run_dir, tmp_path / "xor", is_named=False) for _ in range(100)]
-    assert len({claim.result() for claim in claims}) == 100
+def test_a_name_that_another_process_takes_at_the_last_moment_is_left_to_it(tmp_path: Path) -> None:
+    """The folder appears just before the kernel is asked to create it: too late for any look before."""
+    claim = (
+        "import pathlib, sys; from paceline.training.request import claim_run_dir\n"
+        "first, taken = pathlib.Path(sys.argv[1]), []\n"
+        "def take(event, args):\n"
+        "    if event == 'os.mkdir' and str(args[0]) == str(first) and not taken:\n"
+        "        taken.append(first); first.mkdir()\n"
+        "sys.addaudithook(take)\n"
+        "print(claim_run_dir(first, is_named=False).name, len(taken))\n"
+    )
+    command = [sys.executable, "-c", claim, str(tmp_path / "xor")]
+    claimed = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert claimed.stdout.split() == ["xor-2", "1"]
 
 
 def test_a_name_whose_run_never_began_is_free_again(tmp_path: Path) -> None:

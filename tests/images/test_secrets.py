@@ -298,6 +298,15 @@ def test_errors_events_and_trees_hold_no_secret(secret: str, tmp_path: Path) -> 
     assert secret not in redactor.line(message)
 
 
+@pytest.mark.parametrize(
+    ("argument", "is_reported"), [("HF_TOKEN", True), ("DB_PASSWORD=", True), ("MAX_TOKENS", False)]
+)
+def test_a_secret_that_a_build_is_given_as_an_argument_is_a_finding(argument: str, is_reported: bool) -> None:
+    project = Project(files=(Source("Dockerfile", f"FROM python:3.12-slim\nARG {argument}\nRUN make\n"),))
+    findings = [finding for finding in check(project, TARGET) if finding.id == "secret-in-image"]
+    assert [(finding.line, finding.level) for finding in findings] == [(2, Level.WARNING)] * is_reported
+
+
 def _copied(dockerfile: str, names: tuple[str, ...] = (), ignored: str | None = None) -> list[Finding]:
     files = [Source("Dockerfile", f"FROM python:3.12-slim\n{dockerfile}\n")]
     if ignored is not None:

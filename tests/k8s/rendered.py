@@ -6,7 +6,7 @@ from typing import Any
 
 from paceline.config.load import load
 from paceline.config.values import RawSetting
-from paceline.k8s.spec.job import JobOptions, Profile, Target, TorchrunOptions
+from paceline.k8s.spec.job import JobOptions, NodeRange, Profile, Target, TorchrunOptions
 from paceline.k8s.submit.manifests import RenderedJob, render_job
 
 VARIANTS: dict[str, tuple[Target, dict[str, str], dict[str, Any]]] = {
@@ -20,6 +20,7 @@ VARIANTS: dict[str, tuple[Target, dict[str, str], dict[str, Any]]] = {
         {"save_dir": "/out"},
         {"torch": TorchrunOptions(volumes=("data:/data:ro", "out:/out"), create_volumes=("out=10Gi/efs",))},
     ),
+    "hosts": (Target.RAYJOB, {"elastic": "yes"}, {"torch": TorchrunOptions(nodes=NodeRange(2, 4))}),
     "compat": (Target.RAYJOB, {"mode": "ssp"}, {"profile": "compat"}),
 }
 

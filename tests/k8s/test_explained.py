@@ -18,7 +18,7 @@ from tests.k8s.replay import follow, tape
 
 from paceline.cli.main import run
 from paceline.core.errors import ExitCode
-from paceline.k8s.diagnose.classify import FAILURES, NOT_UNDERSTOOD, UNKNOWN
+from paceline.k8s.diagnose.classify import FAILURES, NOT_UNDERSTOOD, UNKNOWN, classify
 from paceline.k8s.diagnose.diagnosis import diagnose
 from paceline.k8s.diagnose.explain import explain_recording, save_evidence
 from paceline.k8s.diagnose.findings import FailureClass, Finding, command_of
@@ -220,6 +220,79 @@ def test_a_job_without_pods_is_never_called_healthy(kind: str, event: str | None
     assert finding.failure.patience_s is None, "a job that has not failed is left alone"
 
 
+def test_a_warning_on_a_job_without_pods_is_reported_at_once() -> None:
+    job = {"kind": "Job", "metadata": {"name": "demo", "creationTimestamp": "2026-11-16T10:00:00Z"}}
+    subject = {"kind": "Job", "name": "demo"}
+    warning = {"kind": "Event", "type": "Warning", "reason": "Odd", "message": "words that no rule knows"}
+    objects = [job, {**warning, "involvedObject": subject, "lastTimestamp": "2026-11-16T10:00:05Z"}]
+    finding = diagnose(read_record({"at": "2026-11-16T10:00:10Z", "objects": objects}, "x"))
+    assert finding is not None
+    assert warning["message"] in " ".join(finding.evidence)
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "refused", "phase", "is_named"),
+    [
+        (700, False, "Running", True),
+        (500, False, "Running", False),  # a worker may still be starting
+        (700, True, "Running", False),  # the refusal is the cause
+        (700, False, "Pending", False),  # the pod itself shows why
+    ],
+)
+def test_a_ray_without_a_fitting_node_type_is_named_when_nothing_else_explains_its_wait(
+    waited_s: int, refused: bool, phase: str, is_named: bool
+) -> None:
+    at_s = 1_794_823_200.0
+    provisioned = {
+        "type": "RayClusterProvisioned",
+        "status": "False",
+        "reason": "RayClusterPodsProvisioning",
+        "message": "the workers are not there",
+        "lastTransitionTime": write_time(at_s - waited_s),
+    }
+    head = {"name": "ray", "ready": True, "state": {"running": {"startedAt": write_time(at_s - waited_s)}}}
+    about = {"name": "demo-head", "labels": {"ray.io/cluster": "demo"}}
+    objects: list[dict[str, Any]] = [
+        {"kind": "RayCluster", "metadata": {"name": "demo"}, "status": {"conditions": [provisioned]}},
+        {
+            "kind": "Pod",
+            "metadata": {**about, "creationTimestamp": write_time(at_s - waited_s)},
+            "status": {"phase": phase, "containerStatuses": [head] if phase == "Running" else []},
+        },
+    ]
+    if refused:
+        given = {"kind": "Event", "type": "Warning", "reason": "FailedToCreateWorkerPod", "message": "odd"}
+        objects.append({**given, "involvedObject": {"kind": "RayCluster", "name": "demo"}})
+    finding = diagnose(read_record({"at": write_time(at_s), "objects": objects}, "x"))
+    assert (finding is not None and finding.failure.name == "ray-infeasible") is is_named
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("where", ["status.message", "driver's log"])
+def test_a_failed_rayjob_is_explained_by_its_message_or_by_its_drivers_log_alone(
+    where: str, known: bool
+) -> None:
+    """Its submitter's pod succeeds, whatever happened."""
+    text = "Traceback (most recent call last):\nKeyError: 'loss'" if known else "words that no rule knows"
+    is_in_message = where == "status.message"
+    status = {"jobStatus": "FAILED", "jobDeploymentStatus": "Failed", "reason": "AppFailed"}
+    job = {"kind": "RayJob", "metadata": {"name": "demo", "namespace": "ml"}}
+    ended = {"terminated": {"exitCode": 0, "reason": "Completed", "finishedAt": "2026-11-16T10:04:00Z"}}
+    pod = {
+        "kind": "Pod",
+        "metadata": {"name": "demo-x", "namespace": "ml", "labels": {"job-name": "demo"}},
+        "status": {"phase": "Succeeded", "containerStatuses": [{"name": "submitter", "state": ended}]},
+    }
+    record = {
+        "at": "2026-11-16T10:05:00Z",
+        "objects": [{**job, "status": {**status, "message": text if is_in_message else ""}}, pod],
+        "logs": [] if is_in_message else [{"pod": "demo-x", "text": text}],
+    }
+    finding = diagnose(read_record(record, "x"))
+    assert finding is not None
+    assert finding.failure.name == ("user-exception" if known else "unknown")
+
+
 PLACES = re.compile(
     r"<[a-z][^>]*>|\b(?:NAME|POD|NAMESPACE|FILE|MODEL|KEY|VALUE|CLUSTER|RUN|NODE|IMAGE)\b(?!:)|\{\w+\}"
 )
@@ -357,6 +430,27 @@ def test_retries_that_were_exceeded_are_explained_by_their_reason(tmp_path: Path
     no_route, slow = "[Errno 101] Network is unreachable", "ConnectTimeoutError('timed out')"
     assert action(tmp_path, RAISED + message.format(no_route)) == ("hub-offline", "stop")
     assert action(tmp_path, RAISED + message.format(slow))[1] == "resubmit"
+
+
+@pytest.mark.parametrize(
+    ("text", "cause", "remedy"),
+    [
+        ("RuntimeEnvSetupError: Failed to set up runtime environment.", "ray-environment", "stop"),
+        ("ObjectStoreFullError: Failed to put object in object store", "ray-object-store", "stop"),
+        ("Could not find a version that satisfies x==9 (from versions: none)", "packages", "stop"),
+        ("Liveness probe failed: HTTP probe failed with statuscode: 500", "liveness-probe", "stop"),
+        ("JAX distributed service detected fatal errors", "peer-lost", "resubmit"),
+        ("Permission denied (publickey,password).", "ssh-login", "stop"),
+        ("RuntimeError: No TPU devices found", "tpu-missing", "stop"),
+        ("The TPU is already in use by process with pid 12", "tpu-busy", "resubmit"),
+        ('object is being deleted: pods "demo-0" already exists', "name-taken", "wait"),
+        ("Error(s) in loading state_dict for Net", "checkpoint-unusable", "stop"),
+    ],
+)
+def test_a_message_of_one_program_has_its_cause_and_its_remedy(text: str, cause: str, remedy: str) -> None:
+    recognised = classify(text)
+    assert recognised is not None
+    assert (recognised.failure.name, recognised.failure.remedy.value) == (cause, remedy)
 
 
 @pytest.mark.parametrize(

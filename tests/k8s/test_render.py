@@ -9,7 +9,7 @@ from tests.k8s.rendered import VARIANTS, objects, settings
 
 from paceline.core.errors import ConfigError
 from paceline.k8s.render.targets import to_yaml
-from paceline.k8s.spec.job import JobOptions, Profile, Target
+from paceline.k8s.spec.job import JobOptions, NodeRange, Profile, Target, TorchrunOptions
 from paceline.k8s.submit.manifests import render_job
 from paceline.k8s.validate.kinds import KIND_RULES
 from paceline.k8s.validate.offline import find_privileges, find_problems
@@ -161,7 +161,10 @@ REFUSED: list[tuple[dict[str, str], dict[str, Any], str]] = [
     ({"num_workers": "2", "threads_per_worker": "2", "mode": "asgd"}, {}, "the run has 3 participants"),
     ({"device": "cuda"}, {}, "the worker pods have no GPU"),
     ({"launcher": "local"}, {}, "launched by ray"),
-    ({"elastic": "yes"}, {}, "elastic run"),
+    ({"elastic": "yes", "mode": "asgd"}, {}, "elastic server"),
+    ({"elastic": "yes", "transport": "shm"}, {}, "elastic shm"),
+    ({"elastic": "yes"}, {"autoscale": "1:3"}, "elastic autoscale"),
+    ({}, {"torch": TorchrunOptions(nodes=NodeRange(1, 2))}, "range without elastic"),
     ({"mode": "adpsgd"}, {}, "actors share none"),
     ({}, {"secret_env": ("HF_TOKEN=hf_abcdefghijklmnopqrstuv",)}, "is not VARIABLE=SECRET/KEY"),
     ({"task_options": "api_key=abc"}, {}, "a secret in plain text"),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.fixtures.wording import Wording
 
 from paceline.core.errors import ExitCode
+from paceline.k8s.diagnose.diagnosis import diagnose
 from paceline.k8s.diagnose.pods import newest_checkpoint
 from paceline.k8s.diagnose.retry import Attempts, Fingerprint, RetryPolicy
 from paceline.k8s.diagnose.snapshot import Log, Snapshot
@@ -35,6 +36,7 @@ from paceline.k8s.submit.job_state import (
     phase_of,
     read_annotations,
     read_lease,
+    shown_phase,
 )
 from paceline.k8s.submit.log_lines import LogCursor, prefix_of
 from paceline.k8s.submit.requirements import roles
@@ -294,6 +296,19 @@ def test_a_pod_is_removed_by_force_only_when_its_node_is_lost(
     assert bool(reason_to_force(body, None, NOW_S)) is leaving
 
 
+@pytest.mark.parametrize("key", ["node.kubernetes.io/unreachable", "node.kubernetes.io/out-of-service"])
+@pytest.mark.parametrize(("tainted_s", "is_forced"), [(600.0, True), (5.0, False)])
+def test_a_taint_that_says_that_a_node_is_lost_counts_like_its_silence(
+    key: str, tainted_s: float, is_forced: bool
+) -> None:
+    body = pod(phase="Running")
+    body["metadata"]["deletionTimestamp"] = write_time(NOW_S)
+    ready = {"type": "Ready", "status": "False", "lastTransitionTime": write_time(NOW_S)}
+    taint = {"key": key, "effect": "NoExecute", "timeAdded": write_time(NOW_S - tainted_s)}
+    machine = {"kind": "Node", "metadata": {"name": "node-a"}, "status": {"conditions": [ready]}}
+    assert bool(reason_to_force(body, {**machine, "spec": {"taints": [taint]}}, NOW_S)) is is_forced
+
+
 def test_a_prefix_has_rank_and_pod() -> None:
     labels = {"training.kubeflow.org/replica-index": "0", "training.kubeflow.org/replica-type": "worker"}
     assert prefix_of({"metadata": {"name": "demo-worker-0", "labels": labels}}, "demo") == "[r1 worker-0]"
@@ -475,13 +490,75 @@ def test_what_belongs_to_another_watcher_is_only_shown() -> None:
     assert isinstance(actions[-1], End)
 
 
-def test_an_unknown_failure_is_not_removed_while_its_controller_continues() -> None:
+@pytest.mark.parametrize("policy", [RetryPolicy(), RetryPolicy(app=5)], ids=["default", "app-retries"])
+def test_an_unknown_failure_is_not_removed_while_its_controller_continues(policy: RetryPolicy) -> None:
     status = {"name": "pytorch", "state": {"terminated": {"exitCode": 3, "finishedAt": write_time(NOW_S)}}}
     body = pod(phase="Running", containerStatuses=[status])
     state = FollowState()
     for second in range(0, 7200, 60):
-        actions, state = next_actions(snapshot_of(body, at_s=NOW_S + second), job(), state, RetryPolicy())
+        actions, state = next_actions(snapshot_of(body, at_s=NOW_S + second), job(), state, policy)
         assert not any(isinstance(action, Remove | Recreate | End) for action in actions)
+        assert state.again is None
+
+
+def test_a_consequence_is_not_acted_on_while_another_pod_is_starting() -> None:
+    """A worker gave up its wait for a master whose image is still being pulled."""
+    ended = {"exitCode": 1, "reason": "Error", "finishedAt": write_time(NOW_S)}
+    worker = pod(
+        "demo-1", phase="Failed", containerStatuses=[{"name": "pytorch", "state": {"terminated": ended}}]
+    )
+    text = "torch.distributed.DistStoreError: Timed out after 901 seconds waiting for clients."
+    log = Log(pod="demo-1", text=text)
+    creating = {"name": "pytorch", "state": {"waiting": {"reason": "ContainerCreating"}}}
+    starting = pod("demo-0", phase="Pending", containerStatuses=[creating])
+    state = FollowState()
+    for second in range(0, 3600, 30):
+        seen = snapshot_of(starting, worker, at_s=NOW_S + second, logs=(log,))
+        actions, state = next_actions(seen, job(), state, RetryPolicy())
+        assert not any(isinstance(action, Remove | Recreate | End) for action in actions)
+        assert state.again is None
+    running = {"name": "pytorch", "ready": True, "state": {"running": {"startedAt": write_time(NOW_S)}}}
+    ready = pod("demo-0", phase="Running", containerStatuses=[running])
+    made: list[object] = []
+    for second in range(3600, 7200, 30):  # nothing starts any more
+        seen = snapshot_of(ready, worker, at_s=NOW_S + second, logs=(log,))
+        actions, state = next_actions(seen, job(), state, RetryPolicy())
+        made += [action for action in actions if isinstance(action, Recreate)]
+    assert made
+
+
+@pytest.mark.parametrize("container", ["init-pytorch", "wait-gcs-ready"])
+def test_an_init_container_is_stuck_only_when_the_pods_it_waits_for_are_ready(container: str) -> None:
+    def named(waited_for: dict[str, Any]) -> str:
+        since = {"running": {"startedAt": write_time(NOW_S - 2000)}}
+        worker = pod("demo-1", phase="Pending", initContainerStatuses=[{"name": container, "state": since}])
+        finding = diagnose(snapshot_of(waited_for, worker))
+        return "" if finding is None else finding.failure.name
+
+    creating = {"name": "pytorch", "state": {"waiting": {"reason": "ContainerCreating"}}}
+    assert named(pod("demo-0", phase="Pending", containerStatuses=[creating])) == "init-waiting"
+    running = {"name": "pytorch", "state": {"running": {"startedAt": write_time(NOW_S - 1500)}}}
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": write_time(NOW_S - 1000)}
+    unready = {**ready, "status": "False"}
+    begun = {"phase": "Running", "containerStatuses": [running]}
+    assert named(pod("demo-0", **begun, conditions=[unready])) == "init-waiting"
+    assert named(pod("demo-0", **begun, conditions=[ready])) == "init-stuck"
+
+
+@pytest.mark.parametrize("is_cordoned", [True, False])
+def test_a_pod_whose_only_node_is_cordoned_is_waited_for(is_cordoned: bool) -> None:
+    message = "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector."
+    unplaced = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    since = {"lastTransitionTime": write_time(NOW_S)}
+    waiting = pod(phase="Pending", conditions=[{**unplaced, **since}])
+    waiting["spec"] = {**waiting["spec"], "nodeName": "", "nodeSelector": {"zone": "b"}}
+    chosen = {**node("b", zone="b" if is_cordoned else "c"), "spec": {"unschedulable": is_cordoned}}
+    state, made = FollowState(), list[object]()
+    for second in range(0, 7200, 60):
+        seen = snapshot_of(waiting, chosen, node("a", zone="a"), at_s=NOW_S + second)
+        actions, state = next_actions(seen, job(), state, RetryPolicy())
+        made += [action for action in actions if isinstance(action, Remove | Recreate | End)]
+    assert bool(made) is not is_cordoned
 
 
 def test_a_rayjob_that_lost_a_worker_is_left_to_kuberay_until_it_has_failed() -> None:
@@ -510,6 +587,15 @@ def test_an_attempt_is_not_made_when_the_job_has_recovered_meanwhile() -> None:
     assert not any(isinstance(action, Recreate) for action in actions)
     assert state.again is None
     assert state.watching.attempts == Attempts()
+
+
+def test_a_running_job_is_shown_as_pending_again_only_while_a_pod_waits_to_start() -> None:
+    """Its pods are deleted some seconds before its controller reports the end."""
+    leaving = pod(phase="Pending")
+    leaving["metadata"]["deletionTimestamp"] = write_time(NOW_S)
+    for pods in ([], [leaving]):
+        assert shown_phase(Phase.RUNNING, Phase.PENDING, pods) is Phase.RUNNING
+    assert shown_phase(Phase.RUNNING, Phase.PENDING, [pod(phase="Pending")]) is Phase.PENDING
 
 
 def test_an_operator_that_restarts_pods_takes_precedence() -> None:

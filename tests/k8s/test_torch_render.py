@@ -29,7 +29,16 @@ from paceline.config.values import RawSetting
 from paceline.core.errors import ConfigError
 from paceline.k8s.objects import is_extended
 from paceline.k8s.render.targets import describe_manifest, to_yaml
-from paceline.k8s.spec.job import ON_RAY, JobOptions, Limits, Profile, Size, Target, TorchrunOptions
+from paceline.k8s.spec.job import (
+    ON_RAY,
+    JobOptions,
+    Limits,
+    NodeRange,
+    Profile,
+    Size,
+    Target,
+    TorchrunOptions,
+)
 from paceline.k8s.submit.manifests import render_job
 from paceline.k8s.validate.kinds import KIND_RULES
 from paceline.k8s.validate.offline import find_privileges, find_problems
@@ -301,6 +310,8 @@ def test_nodes_mean_worker_pods_to_ray() -> None:
 
 
 TWO: dict[str, Any] = {"nodes": 2}
+AT: dict[str, Any] = {"coordinator": "paceline-coordinator"}
+ELASTIC = {"elastic": "yes", "mode": "ssgd"}
 REFUSED: list[tuple[Target, dict[str, str], dict[str, Any], dict[str, Any], str]] = [
     (Target.PYTORCHJOB, {"name": "d" * 41}, TWO, {}, "40 at most"),
     (Target.PYTORCHJOB, {}, TWO, {"image": "example.com/x"}, "another one at the next attempt"),
@@ -308,7 +319,15 @@ REFUSED: list[tuple[Target, dict[str, str], dict[str, Any], dict[str, Any], str]
     (Target.PYTORCHJOB, {"launcher": "ray"}, TWO, {}, "launched by torchrun"),
     (Target.PYTORCHJOB, {"mode": "asgd"}, TWO, {}, "would send it their gradients in the clear"),
     (Target.PYTORCHJOB, {"mode": "adpsgd"}, TWO, {}, "share from birth"),
-    (Target.PYTORCHJOB, {"elastic": "yes", "mode": "ssgd"}, TWO, {}, "an elastic run starts"),
+    (Target.PYTORCHJOB, ELASTIC, TWO, {}, "without a coordinator"),
+    (Target.PYTORCHJOB, {"elastic": "no"}, {"nodes": NodeRange(1, 2)}, {}, "range without elastic"),
+    (Target.PYTORCHJOB, {}, {**TWO, **AT}, {}, "coordinator without elastic"),
+    (Target.HYPERPOD, ELASTIC, {**TWO, **AT}, {}, "elastic hyperpod"),
+    (Target.JOB, ELASTIC, {**TWO, "coordinator": "A:b"}, {}, "coordinator name"),
+    (Target.JOB, {"elastic": "yes", "mode": "asgd"}, {**TWO, **AT}, {}, "elastic server on agents"),
+    (Target.JOB, ELASTIC, {**TWO, **AT, "rdzv": "c10d"}, {}, "elastic rdzv"),
+    (Target.JOB, {**ELASTIC, "num_workers": "3"}, {**TWO, **AT}, {}, "elastic workers"),
+    (Target.TRAINJOB, ELASTIC, {**TWO, **AT, "runtime": "r"}, {}, "elastic runtime"),
     (Target.PYTORCHJOB, {"threads_per_worker": "4"}, TWO, {}, "do not fit on 2 CPUs"),
     (Target.PYTORCHJOB, {}, {**GPUS, "procs_per_node": 2}, BIG, "2 processes on a node, and 8 GPUs"),
     (Target.PYTORCHJOB, {}, {**TWO, "shm": "8Gi"}, {}, "below the pod's memory"),

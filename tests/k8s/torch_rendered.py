@@ -6,7 +6,16 @@ from typing import Any
 
 from tests.k8s.rendered import settings
 
-from paceline.k8s.spec.job import ConfigFile, JobOptions, Limits, Profile, Size, Target, TorchrunOptions
+from paceline.k8s.spec.job import (
+    ConfigFile,
+    JobOptions,
+    Limits,
+    NodeRange,
+    Profile,
+    Size,
+    Target,
+    TorchrunOptions,
+)
 from paceline.k8s.spec.torchrun import AttachedConfig
 from paceline.k8s.submit.manifests import RenderedJob, render_job
 
@@ -23,6 +32,7 @@ KEPT: dict[str, Any] = {
     "env": ("OMP_NUM_THREADS=1",),
 }
 BIG: dict[str, Any] = {"worker": Size(cpus=90, memory="900Gi"), "namespace": "train"}
+HOSTS: dict[str, Any] = {"nodes": NodeRange(2, 3), "coordinator": "paceline-coordinator"}
 AGAIN: dict[str, Any] = {"limits": Limits(retries=3), "namespace": "ml-training"}
 CONFIG = "task: xor\nmode: ssgd  # all meet\ncheckpoint_every: 50\n"
 # Target, settings, what only these jobs have, what every job has.
@@ -42,6 +52,12 @@ VARIANTS: dict[str, Variant] = {
     "hyperpod-claims": (Target.HYPERPOD, {}, {**GPUS, "gpu_claims": True}, BIG),
     "pytorchjob-kept": (Target.PYTORCHJOB, {"checkpoint_every": "50"}, KEPT, AGAIN),
     "pytorchjob-elastic": (Target.PYTORCHJOB, {}, {"nodes": 2, "elastic_nodes": "1:4"}, {}),
+    "pytorchjob-hosts": (Target.PYTORCHJOB, {"mode": "ssgd"}, {**HOSTS, "config_map": True}, {}),
+    "pytorchjob-hosts-kept": (Target.PYTORCHJOB, {"mode": "localsgd"}, {**KEPT, **HOSTS}, AGAIN),
+    "trainjob-hosts": (Target.TRAINJOB, {"mode": "ssgd"}, {**HOSTS, "coordinator": "c:1"}, {}),
+    "trainjob-hosts-kept": (Target.TRAINJOB, {"mode": "ssgd"}, {**KEPT, **HOSTS}, AGAIN),
+    "job-hosts": (Target.JOB, {"mode": "diloco"}, {**HOSTS, "procs_per_node": 2}, {}),
+    "job-hosts-kept": (Target.JOB, {"mode": "adaptive"}, {**KEPT, **HOSTS, "gpus_per_node": 1}, AGAIN),
     "pytorchjob-config": (Target.PYTORCHJOB, {}, {"nodes": 2, "config_map": True}, {}),
     "trainjob": (Target.TRAINJOB, {}, {"nodes": 2}, {}),
     "trainjob-kept": (Target.TRAINJOB, {"checkpoint_every": "50"}, KEPT, AGAIN),
@@ -70,6 +86,7 @@ COMPAT: dict[str, Variant] = {
         {"nodes": 2, "runtime": "torch-distributed"},
         {"profile": "compat"},
     ),
+    "pytorchjob-hosts-compat": (Target.PYTORCHJOB, {"mode": "ssgd"}, HOSTS, {"profile": "compat"}),
     "hyperpod-compat": (Target.HYPERPOD, {}, EFA, {**BIG, "profile": "compat"}),
 }
 
@@ -78,12 +95,16 @@ def rendered(
     target: Target, text: dict[str, str], torch: dict[str, Any], options: dict[str, Any] | None = None
 ) -> RenderedJob:
     image = {"image": "example.com/x:1", **(options or {})}
-    config = settings(**{"name": "demo", "mode": "ddp", **text})
+    config = settings(**{"name": "demo", "mode": "ddp", **elastic(torch), **text})
     travelling = None
     if torch.get("config_map"):
         file = ConfigFile(name="config.yaml", text=CONFIG)
-        travelling = AttachedConfig(file=file, beside=settings(name="demo", steps="20"))
+        travelling = AttachedConfig(file=file, beside=settings(name="demo", steps="20", **elastic(torch)))
     return render_job(config, JobOptions(torch=TorchrunOptions(**torch), **image), target, (), travelling)
+
+
+def elastic(torch: dict[str, Any]) -> dict[str, str]:
+    return {"elastic": "yes"} if isinstance(torch.get("nodes"), NodeRange) else {}
 
 
 def objects(name: str) -> tuple[list[dict[str, Any]], Profile]:

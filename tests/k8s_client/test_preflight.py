@@ -93,6 +93,7 @@ def test_a_trainjob_refers_to_the_secrets_of_its_initializers_and_of_its_trainer
         ({"volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "data"}}]}, "Claim data"),
         ({"serviceAccountName": "trainer"}, "ServiceAccount trainer"),
         ({"priorityClassName": "high"}, "PriorityClass high"),
+        ({"initContainers": [{"name": "first", "image": "x:1", "env": ENV}]}, "Secret tokens"),
     ],
 )
 def test_what_pods_need_and_is_not_there_is_named_before_anything_exists(
@@ -129,6 +130,17 @@ def test_a_claim_that_waits_for_its_first_pod_is_fine_and_another_is_noted(
     text = " ".join(send(cluster, job(volumes=volumes)).notes)
     assert "stuck is Pending" in text
     assert "late" not in text
+
+
+def test_a_claim_whose_volume_is_lost_refuses_the_job(cluster: ClusterConnection, server: ApiServer) -> None:
+    about = {"name": "data", "namespace": "train"}
+    server.put(
+        {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": about, "status": {"phase": "Lost"}}
+    )
+    with pytest.raises(RightsError) as refused:
+        send(cluster, job(volumes=[{"name": "a", "persistentVolumeClaim": {"claimName": "data"}}]))
+    assert "PersistentVolumeClaim data" in refused.value.problems[0].what
+    assert server.writes == []
 
 
 def deployment(name: str, ready: int) -> Object:

@@ -44,6 +44,14 @@ if TYPE_CHECKING:
     show_default=True,
     help="Seconds that workers have to leave after SIGTERM.",
 )
+@click.option("--run", metavar="NAME", help="Serve runs of this name only. [default: all of the coordinator]")
+@click.option(
+    "--exit-code",
+    type=click.IntRange(0, 255),
+    default=0,
+    show_default=True,
+    help="Exit code after SIGTERM; 143 makes a Kubernetes Job replace the pod.",
+)
 @common_options
 def agent(
     session: Session,
@@ -56,7 +64,9 @@ def agent(
     labels: Sequence[str],
     scratch: Path | None,
     drain_timeout_s: float,
-) -> None:
+    run: str | None,
+    exit_code: int,
+) -> int:
     """Start workers of `train --launcher agents` on this host, until Ctrl-C or SIGTERM.
 
     Then the workers leave after a committed step, other hosts replace them, and the agent ends. A task's
@@ -82,11 +92,13 @@ def agent(
         labels=_parse_labels(labels),
         scratch=session.resolve_path(scratch),
         drain_timeout_s=drain_timeout_s,
+        run=run,
     )
     print_message(
         session, f"agent {settings.name}: {settings.slots} slots, joining {','.join(coordinators.addresses)}"
     )
     run_agent(settings, lambda text: print_message(session, text))
+    return exit_code
 
 
 def _parse_labels(labels: Sequence[str]) -> Mapping[str, str]:

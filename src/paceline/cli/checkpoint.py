@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.options import common_options, run_argument
+from paceline.cli.coordinator_options import read_from_anywhere
+from paceline.cli.options import checked_run_argument, common_options, run_argument
 from paceline.cli.output import emit
 from paceline.cli.workers import run_action
 from paceline.core.errors import ExitCode
@@ -24,10 +25,11 @@ def checkpoint(session: Session) -> None:
 
 
 @checkpoint.command("list")
-@run_argument
+@checked_run_argument
 @common_options
+@read_from_anywhere(needs_checkpoints=True)
 def list_(session: Session, run: Path) -> None:
-    """List the checkpoints of RUN (a run folder) and whether each can be resumed from."""
+    """List the checkpoints of RUN (a run folder or its store) and whether each can be resumed from."""
     from paceline.training.checkpoints import list_checkpoints, to_rows
 
     rows = list_checkpoints(session.folder / run)
@@ -44,8 +46,9 @@ def now(session: Session, run: Path) -> ExitCode:
 
 
 @checkpoint.command("verify")
-@run_argument
+@checked_run_argument
 @common_options
+@read_from_anywhere(needs_checkpoints=True)
 def verify(session: Session, run: Path) -> ExitCode:
     """Verify the checksum of every checkpoint of RUN; exit code 8 if one is corrupted."""
     from paceline.training.checkpoints import to_rows, verify_checkpoints
@@ -59,7 +62,7 @@ def verify(session: Session, run: Path) -> ExitCode:
 
 
 @checkpoint.command("export")
-@run_argument
+@checked_run_argument
 @click.option(
     "--at",
     type=click.IntRange(min=0),

@@ -11,6 +11,7 @@ GROUPS: dict[str, dict[str, tuple[str, str, str]]] = {
     "Train and compare": {
         "train": ("paceline.cli.train", "train", "Train a task with many workers."),
         "run": ("paceline.cli.run", "run_script", "Run your own training script with many workers."),
+        "check": ("paceline.cli.check", "check", "Show the strategies that suit your training script."),
         "compare": ("paceline.cli.compare", "compare", "Train under several strategies and compare them."),
         "benchmark": (
             "paceline.cli.benchmark",
@@ -34,6 +35,7 @@ GROUPS: dict[str, dict[str, tuple[str, str, str]]] = {
         "checkpoint": ("paceline.cli.checkpoint", "checkpoint", "List, verify and export checkpoints."),
     },
     "Survive and test faults": {
+        "standby": ("paceline.cli.standby", "standby", "Continue a run whose command's machine is lost."),
         "workers": ("paceline.cli.workers", "workers", "Add, remove, pause or kill workers of a live run."),
         "stop": ("paceline.cli.workers", "stop", "Stop a run gracefully, with a checkpoint."),
         "lab": ("paceline.cli.lab", "lab", "Inject faults and check what the run promises."),

@@ -30,9 +30,12 @@ if TYPE_CHECKING:
     from paceline.comparison.schema import Comparison
     from paceline.plan.codec import Json
     from paceline.training.progress import Watcher
+    from paceline.training.run import LocalCommandLauncher
 
 
-@click.command("compare", cls=SettingsCommand)
+@click.command("compare", cls=SettingsCommand, context_settings={"allow_interspersed_args": False})
+@click.argument("script", type=click.Path(path_type=Path), metavar="[SCRIPT]", required=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]...")
 @click.option(
     "--modes",
     metavar="MODE[,MODE…]",
@@ -50,7 +53,7 @@ if TYPE_CHECKING:
 @click.option(
     "--target-accuracy",
     type=click.FloatRange(min=0, max=1, min_open=True),
-    help="Accuracy for the time-to-target column; needs --evaluate-every.",
+    help="Accuracy for the time-to-target column; needs --evaluate-every, or run.log in the script.",
 )
 @click.option(
     "--out",
@@ -64,6 +67,8 @@ if TYPE_CHECKING:
 def compare(
     session: Session,
     flags: Sequence[RawSetting],
+    script: Path | None,
+    arguments: Sequence[str],
     modes: str | None,
     num_workers: str | None,
     repeats: int,
@@ -71,22 +76,23 @@ def compare(
     target_accuracy: float | None,
     out: Path,
 ) -> None:
-    """Train one task under several modes, on equal work, and recommend one.
+    """Train one task, or your training SCRIPT, under several modes on equal work, and recommend one.
 
     Runs are interleaved, so that drift of the machine affects all modes alike. Run the same
     command again to resume an interrupted comparison. Settings are those of `train`; with a
-    straggler a step takes at least 10 ms, unless --pace is set.
+    straggler a step takes at least 10 ms, unless --pace is set. Of a script, the numbers of run.log are
+    compared; options of paceline come before SCRIPT, those of the script after it.
     """
-    from paceline.launchers.local import LocalLauncher
-
     # First of all: workers take a second to start, while what follows here is quick.
-    with LocalLauncher() as launcher:
+    with session.start_launcher() as launcher:
         from paceline.comparison.layout import lay_out
         from paceline.comparison.runner import StoppedError, execute, facts_for
         from paceline.training.request import count_samples
 
         base_request, found = _request(session, flags, modes, num_workers, repeats)
         request = replace(base_request, target_loss=target_loss, target_accuracy=target_accuracy)
+        if script is not None:
+            request = _with_script(session, request, found, script, arguments, launcher)
         layout = lay_out(
             request,
             facts_for(request),
@@ -131,6 +137,33 @@ def _request(
         repeats=repeats,
     )
     return request, [*sets.problems, *loaded.problems]
+
+
+def _with_script(
+    session: Session,
+    request: "CompareRequest",
+    found: "list[Problem]",
+    script: Path,
+    arguments: Sequence[str],
+    launcher: "LocalCommandLauncher",
+) -> "CompareRequest":
+    from paceline.comparison.scripts import probe_for_rounds, script_problems
+
+    file = session.folder / script
+    problems = [*found, *script_problems(request.config, file)]
+    if problems:
+        raise ConfigError(problems)
+    print_message(session, f"starting {script} alone, for its samples and its length")
+    compared = probe_for_rounds(
+        request.config,
+        file,
+        arguments,
+        session.folder,
+        launcher,
+        worker_counts=request.worker_counts,
+        repeats=request.repeats,
+    )
+    return replace(request, script=compared)
 
 
 def _counts(text: str) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from paceline.cli.options import mirrored_run
 from paceline.core import environ
 from paceline.core.errors import ClusterOptionError, Problem
 from paceline.training.session import Session
@@ -89,6 +90,36 @@ def run_coordinator_options(purpose: str) -> Callable[[Callable[..., object]], C
         return with_coordinators
 
     return with_options
+
+
+def read_from_anywhere(
+    *, needs_checkpoints: bool = False
+) -> Callable[[Callable[..., object]], Callable[..., object]]:
+    """Options of a command that reads a run: with --coordinator the run is named, and read from its store."""
+    named = run_coordinator_options(
+        "Coordinator nodes that know RUN, which is then its name; it is read from its --run-store."
+    )
+
+    def with_options(body: Callable[..., object]) -> Callable[..., object]:
+        @functools.wraps(body)
+        def reading(session: Session, *, coordinators: "Coordinators | None", **params: Any) -> object:
+            if coordinators is not None:
+                params["run"] = _named_run(coordinators, params["run"], needs_checkpoints)
+            return body(session, **params)
+
+        return named(reading)
+
+    return with_options
+
+
+def _named_run(coordinators: "Coordinators", run: Path | None, needs_checkpoints: bool) -> Path:
+    from paceline.training.command_lease import find_store
+
+    if run is None:
+        raise ClusterOptionError(
+            [Problem("--coordinator needs the name of a run", "name the run", "--coordinator")]
+        )
+    return mirrored_run(find_store(coordinators, run.name), needs_checkpoints=needs_checkpoints)
 
 
 def _choose(

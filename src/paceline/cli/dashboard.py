@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.options import common_options, run_names
+from paceline.cli.options import RunPath, common_options, run_names
 from paceline.cli.output import emit, print_message
 from paceline.core.errors import ConfigError, MissingPackageError, Problem
 from paceline.training.session import Session
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     "place",
     shell_complete=run_names,
     metavar="[RUN|FOLDER]",
-    type=click.Path(path_type=Path),
+    type=RunPath(),
     default=Path("runs"),
 )
 @click.option("--replay", is_flag=True, help="Replay a recorded run from its beginning.")
@@ -71,7 +71,7 @@ def dashboard(
     opens: bool,
     beside: bool,
 ) -> None:
-    """Serve the web dashboard of a run, or of a folder of runs.
+    """Serve the web dashboard of a run (a run folder or its store), or of a folder of runs.
 
     Prints a URL with an access token: anyone who has it can view and control the runs. With --token-file
     the URL is printed without the token, so that it does not appear in logs.

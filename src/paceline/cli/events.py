@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.options import common_options, run_names
+from paceline.cli.coordinator_options import read_from_anywhere
+from paceline.cli.options import common_options, optional_run_argument
 from paceline.cli.output import plain_value, print_message
 from paceline.training.session import Common, Session
 
@@ -21,17 +22,18 @@ QUIET_S = 1.0  # the launcher writes every second; only after a longer silence i
 
 
 @click.command("events")
-@click.argument("run", shell_complete=run_names, required=False, type=click.Path(path_type=Path))
+@optional_run_argument
 @click.option("--follow", "-f", is_flag=True, help="Follow until the run ends or its processes have exited.")
 @click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Event kind to show. Repeatable.")
 @click.option(
     "--last", type=click.IntRange(min=0), metavar="N", help="Number of latest events to start with."
 )
 @common_options
+@read_from_anywhere()
 def events(
     session: Session, run: Path | None, follow: bool, kinds: tuple[str, ...], last: int | None
 ) -> None:
-    """Show the events of RUN (a run folder; default: the newest under runs/), oldest first.
+    """Show the events of RUN (a run folder or its store; default: the newest under runs/), oldest first.
 
     With --json, one JSON object per line; with --plain, seconds, kind and text.
     """

@@ -23,8 +23,16 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
             "Three asynchronous workers, one of them three times slower",
         ),
     ),
+    "check": (
+        ("train.py --epochs 3", "Which modes suit the script, and why the others do not"),
+        ("--num-workers 8 --json train.py", "The same for eight workers, as JSON"),
+    ),
     "compare": (
         ("--modes ssgd,asgd,ssp --num-workers 2 --steps 50", "Compare three strategies on equal work"),
+        (
+            "--modes ssgd,asgd,localsgd --num-workers 4 --target-accuracy 0.9 -- train.py --epochs 5",
+            "Compare three strategies for your own training script",
+        ),
         (
             "--modes ssgd,localsgd --task digits --repeats 3",
             "Repeat each strategy three times, with confidence intervals",
@@ -203,6 +211,12 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "agent": (
         ("--join 127.0.0.1:7401 --slots 2", "Offer two slots of this host"),
         ("--join node-1:7400,node-2:7400 --tls-dir pki --label zone=a", "Join a coordinator on other hosts"),
+    ),
+    "standby": (
+        (
+            "s3://my-bucket/runs/first --coordinator node-1:7400 --tls-dir pki",
+            "Continue a run when its machine is lost",
+        ),
     ),
     "coordinator agents": (("--at 127.0.0.1:7401", "List the hosts of agents"),),
     "coordinator": (("up --nodes 3", "Run three nodes on this machine until Ctrl-C"),),

@@ -7,11 +7,34 @@ from typing import Any, TypeAlias, TypeVar
 import click
 
 from paceline.cli.options import config_options_without
-from paceline.k8s.spec.job import Flag, JobOptions, Target, flag_name
+from paceline.k8s.spec.job import Flag, JobOptions, NodeRange, Target, flag_name
 
 Body: TypeAlias = Callable[..., object]
 Option: TypeAlias = Field[Any]  # Any: options have many types
 Options = TypeVar("Options")
+
+
+class _Nodes(click.ParamType[int | NodeRange]):
+    """A number, or MIN:MAX."""
+
+    name = "nodes"
+
+    def __init__(self, between: tuple[int, int | None]) -> None:
+        self._number = click.IntRange(*between)
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | NodeRange:
+        numbers = [self._count(text, param, ctx) for text in str(value).split(":")]
+        if len(numbers) == 1:
+            return numbers[0]
+        if len(numbers) > 2 or numbers[0] > numbers[1]:
+            self.fail(f"{value!r} is not a number or MIN:MAX.", param, ctx)
+        return NodeRange(*numbers)
+
+    def _count(self, text: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        number = self._number.convert(text, param, ctx)  # type: ignore[arg-type]  # click reads a text
+        return int(number)
 
 
 def render_options(*, required: bool) -> Callable[[Body], Body]:
@@ -82,6 +105,8 @@ def _click_option(name: str, option: Option, of: str, *, is_required: bool) -> C
         known["metavar"] = flag.metavar
     if flag.choices:
         known["type"] = click.Choice(list(map(str, flag.choices)))
+    elif flag.is_range and flag.between is not None:
+        known["type"] = _Nodes(flag.between)
     elif flag.between is not None:
         known["type"] = click.IntRange(*flag.between)
     if isinstance(option.default, bool):

@@ -338,19 +338,40 @@ def run_path(folder: Path, given: Path) -> Path:
 
 
 class RunPath(click.Path):
-    """A run folder, or the name of a run under `runs/`."""
+    """A run folder, the name of a run under `runs/`, or the store of a run, which is mirrored."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, needs_checkpoints: bool = False) -> None:
         super().__init__(path_type=Path)
+        self._needs_checkpoints = needs_checkpoints
 
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
     ) -> Path:
+        if isinstance(value, str) and is_store(value):
+            return mirrored_run(value, needs_checkpoints=self._needs_checkpoints)
         given = super().convert(value, param, ctx)
         assert isinstance(given, Path), "click converts to path_type"
         session = ctx.find_object(Session) if ctx is not None else None
         return given if session is None else run_path(session.folder, given)
 
 
+def is_store(text: str) -> bool:
+    """Whether it is the address of a store; a path is not."""
+    return "://" in text
+
+
+def mirrored_run(url: str, *, needs_checkpoints: bool) -> Path:
+    """The run in this store as a local folder, which follows it while this command runs."""
+    from paceline.training.run_mirror import Contents, open_mirror  # imports the store's client
+
+    def note(text: str) -> None:
+        click.echo(text, err=True)
+
+    if needs_checkpoints:  # they must not change while they are verified
+        return open_mirror(url, Contents.ALL)
+    return open_mirror(url, Contents.RECORD, note)
+
+
 run_argument = click.argument("run", shell_complete=run_names, type=RunPath())
+checked_run_argument = click.argument("run", shell_complete=run_names, type=RunPath(needs_checkpoints=True))
 optional_run_argument = click.argument("run", shell_complete=run_names, required=False, type=RunPath())

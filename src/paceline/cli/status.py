@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from paceline.cli.coordinator_options import read_from_anywhere
 from paceline.cli.options import common_options, optional_run_argument
 from paceline.cli.output import emit
 from paceline.core.errors import ExitCode, MissingPackageError
@@ -41,8 +42,9 @@ HEADS = (
 @click.option("--watch", "-w", "is_watched", is_flag=True, help="Watch the workers in the whole terminal.")
 @click.option("--readonly", is_flag=True, help="With --watch: disable the keys that pause or kill workers.")
 @common_options
+@read_from_anywhere()
 def status(session: Session, run: Path | None, is_watched: bool, readonly: bool) -> ExitCode:
-    """Show the state of RUN, a run folder [default: the newest under runs/].
+    """Show the state of RUN, a run folder or its store [default: the newest under runs/].
 
     Keys of --watch: ? help, / filter, s sort, p pause, K kill, q quit.
     """
@@ -223,6 +225,7 @@ def _seconds(value: "Json") -> str:
 @click.option("-1", "--once", is_flag=True, help="Print once and exit, as when stdout is not a terminal.")
 @click.option("--readonly", is_flag=True, help="Disable the keys that pause or kill workers.")
 @common_options
+@read_from_anywhere()
 def top(session: Session, run: Path | None, once: bool, readonly: bool) -> ExitCode:
     """Watch RUN; the former name of `paceline status --watch`."""
     from paceline.monitoring.view.feed import find_run, read_snapshot

@@ -5,12 +5,12 @@ import textwrap
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import click
 
 from paceline.cli.coordinator_options import run_coordinator_options
-from paceline.cli.options import SettingsCommand, common_options, config_options, run_path
+from paceline.cli.options import SettingsCommand, common_options, config_options, is_store, run_path
 from paceline.cli.output import emit, emit_problems, print_message
 from paceline.config.values import RawSetting, Unreadable, read_integer
 from paceline.core import environ
@@ -20,20 +20,33 @@ from paceline.training.session import Session
 
 if TYPE_CHECKING:
     from paceline.checkpoints.catalog import Checkpoint
+    from paceline.config.environment import World
     from paceline.coordinator.run_endpoint import Coordinators
     from paceline.plan.codec import Json
     from paceline.plan.explain import Line
     from paceline.plan.plan import Plan
+    from paceline.training.command_lease import CommandLease
     from paceline.training.request import Request
     from paceline.training.run import Launcher
+
+
+AUTO = "auto"  # of --resume
+
+
+class _More(TypedDict):
+    """What a run may have in addition to its plan."""
+
+    with_dashboard: bool
+    coordinators: "Coordinators | None"
 
 
 @click.command("train", cls=SettingsCommand)
 @config_options
 @click.option(
     "--resume",
-    metavar="RUN|URL",
-    help="Resume a run from its newest checkpoint.",
+    metavar="RUN|URL|auto",
+    help="Resume a run, from its folder or its --run-store, at its newest checkpoint; auto: the newest run "
+    "of this name, if any.",
 )
 @click.option(
     "--dashboard",
@@ -63,13 +76,17 @@ def train(
         environ.set_default_variables(PACELINE_LIVE_LOG="1")  # before workers start: they inherit it
     # Before anything else: importing torch takes the helper process a second, in which the plan is resolved.
     with session.start_launcher() as launcher:
-        if resume is not None:
+        if resume not in (None, AUTO):
             return resume_run(
                 launcher, session, flags, resume, with_dashboard=with_dashboard, coordinators=coordinators
             )
         from paceline.training.request import read_request
 
-        request = read_request(session, flags, launcher)
+        request = read_request(session, flags, launcher, may_hold_run=resume == AUTO)
+        if resume == AUTO:
+            return start_or_resume_run(
+                launcher, session, request, with_dashboard=with_dashboard, coordinators=coordinators
+            )
         return start_run(launcher, session, request, with_dashboard=with_dashboard, coordinators=coordinators)
 
 
@@ -81,18 +98,50 @@ def start_run(
     with_dashboard: bool = False,
     coordinators: "Coordinators | None" = None,
 ) -> ExitCode:
+    from paceline.plan.catalog import SCRIPT_TASK
     from paceline.plan.describe import announce_lr_scaling
     from paceline.training.request import claimed_run_dir
 
     plan = request.plan
     workers = "1 worker" if plan.processes == 1 else f"{plan.processes} workers"
+    if plan.task == SCRIPT_TASK:
+        what = f"running {Path(str(plan.task_options['file'])).name}"
+    else:
+        what = f"training {plan.task}"
     with claimed_run_dir(request.first_dir, is_named=request.is_named) as run_dir:
-        print_message(session, f"training {plan.task} with {workers}, mode {plan.mode}, in {run_dir}")
+        print_message(session, f"{what} with {workers}, mode {plan.mode}, in {run_dir}")
         if scaled := announce_lr_scaling(plan):
             print_message(session, scaled)
         return follow_run(
             launcher, session, plan, run_dir, with_dashboard=with_dashboard, coordinators=coordinators
         )
+
+
+def start_or_resume_run(
+    launcher: "Launcher",
+    session: Session,
+    request: "Request",
+    world: "World | None" = None,
+    *,
+    with_dashboard: bool = False,
+    coordinators: "Coordinators | None" = None,
+) -> ExitCode:
+    """Resume the newest run of this name if it has a checkpoint. `world`: of ranks that torchrun started."""
+    from paceline.config.environment import World
+    from paceline.training.resume import find_previous_run, newest_checkpoint
+    from paceline.training.run import locked_run
+
+    more: _More = {"with_dashboard": with_dashboard, "coordinators": coordinators}
+    previous = find_previous_run(request, world or World())
+    if previous is not None:
+        if world is not None and world.restarts > 0:
+            print_message(session, f"restarted by torchrun (restart {world.restarts})")
+        with locked_run(previous):
+            checkpoint = newest_checkpoint(request.plan, previous)
+            if checkpoint is not None:
+                return continue_run(launcher, session, previous, request.plan, checkpoint, **more)
+        print_message(session, f"{previous} has no complete checkpoint to resume from: starting from step 0")
+    return start_run(launcher, session, request, **more)
 
 
 def follow_run(
@@ -134,11 +183,13 @@ def resume_run(
                 for flag in others
             ]
         )
-    if run.startswith("s3://"):
-        run_dir = _fetch_run(session, run)
-    else:
-        run_dir = session.folder / run_path(session.folder, Path(run))
-    with locked_run(run_dir):
+    with ExitStack() as stack:
+        lease = None
+        if is_store(run):
+            run_dir, lease = _fetch_run(session, run, coordinators, stack)
+        else:
+            run_dir = session.folder / run_path(session.folder, Path(run))
+        stack.enter_context(locked_run(run_dir))
         plan, checkpoint = load_resumable(run_dir, _num_workers_flag(flags))
         if flags:
             print_message(
@@ -153,6 +204,7 @@ def resume_run(
             checkpoint,
             with_dashboard=with_dashboard,
             coordinators=coordinators,
+            lease=lease,
         )
 
 
@@ -165,6 +217,7 @@ def continue_run(
     *,
     with_dashboard: bool = False,
     coordinators: "Coordinators | None" = None,
+    lease: "CommandLease | None" = None,
 ) -> ExitCode:
     for warning in checkpoint.warnings:
         print_message(session, f"warning: {warning}")
@@ -181,6 +234,7 @@ def continue_run(
         resume_from=checkpoint,
         with_dashboard=with_dashboard,
         coordinators=coordinators,
+        lease=lease,
     )
     return conclude(session, plan, run_dir, result)
 
@@ -194,6 +248,7 @@ def _train(
     resume_from: "Checkpoint | None" = None,
     with_dashboard: bool,
     coordinators: "Coordinators | None",
+    lease: "CommandLease | None" = None,
 ) -> "dict[str, Json]":
     from paceline.training import run
     from paceline.training.progress_display import open_watcher
@@ -216,7 +271,13 @@ def _train(
 
             stack.enter_context(dashboard_process(run_dir, lambda text: print_message(session, text)))
         return run.train(
-            plan, run_dir, watcher, warm=launcher, resume_from=resume_from, coordinators=coordinators
+            plan,
+            run_dir,
+            watcher,
+            warm=launcher,
+            resume_from=resume_from,
+            coordinators=coordinators,
+            lease=lease,
         )
 
 
@@ -233,16 +294,35 @@ def _num_workers_flag(flags: Sequence[RawSetting]) -> int | None:
     return None
 
 
-def _fetch_run(session: Session, url: str) -> Path:
-    """A new folder for a run that exists only in the object store."""
-    from paceline.core.disk import write_durably
+def _fetch_run(
+    session: Session, url: str, coordinators: "Coordinators | None", stack: ExitStack
+) -> "tuple[Path, CommandLease | None]":
+    """A new folder with the run from its store, and the run's lease at its coordinator, if it uses one."""
     from paceline.training.request import claim_run_dir
-    from paceline.training.resume import plan_in_store
+    from paceline.training.run_sessions import fetch_run, require_silence, stored_run
 
-    plan, text = plan_in_store(url)
+    store, plan = stored_run(url)
+    lease = None
+    if plan.elastic is not None:
+        lease = _held_lease(session, url, coordinators, stack)
+    if lease is None:
+        require_silence(store, lambda text: print_message(session, text))
     run_dir = claim_run_dir(session.folder / "runs" / plan.run, is_named=False)
-    write_durably(run_dir / "plan.json", [text.encode()])
-    return run_dir
+    fetch_run(store, run_dir)
+    return run_dir, lease
+
+
+def _held_lease(
+    session: Session, url: str, coordinators: "Coordinators | None", stack: ExitStack
+) -> "CommandLease | None":
+    """None: neither a flag nor the environment names a coordinator."""
+    from paceline.coordinator.client.endpoints import choose_coordinators
+    from paceline.training.command_lease import held_lease
+
+    chosen = coordinators or choose_coordinators()
+    if chosen is None:
+        return None
+    return stack.enter_context(held_lease(chosen, url, lambda text: print_message(session, text)))
 
 
 def conclude(session: Session, plan: "Plan", run_dir: Path, result: "dict[str, Json]") -> ExitCode:

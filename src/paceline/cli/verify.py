@@ -4,17 +4,19 @@ from pathlib import Path
 
 import click
 
-from paceline.cli.options import common_options, run_argument
+from paceline.cli.coordinator_options import read_from_anywhere
+from paceline.cli.options import checked_run_argument, common_options
 from paceline.cli.output import emit, print_message
 from paceline.core.errors import ExitCode
 from paceline.training.session import Session
 
 
 @click.command("verify")
-@run_argument
+@checked_run_argument
 @common_options
+@read_from_anywhere(needs_checkpoints=True)
 def verify(session: Session, run: Path) -> ExitCode:
-    """Check in the log of RUN (a run folder) that no step or sample was lost or repeated.
+    """Check in the log of RUN (a run folder or its store) that no step or sample was lost or repeated.
 
     Also checks that all replicas ended equal and that every checkpoint matches its checksum. Read-only.
     Exit code 8 if a check fails.
@@ -29,10 +31,11 @@ def verify(session: Session, run: Path) -> ExitCode:
 
 
 @click.command("replay")
-@run_argument
+@checked_run_argument
 @common_options
+@read_from_anywhere(needs_checkpoints=True)
 def replay(session: Session, run: Path) -> ExitCode:
-    """Re-execute the recorded schedule of RUN (a run folder).
+    """Re-execute the recorded schedule of RUN (a run folder or its store).
 
     Exit code 0 if it reproduces the recorded parameters bit for bit; otherwise 8, with
     the first divergence.

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypedDict
 
-from paceline.comparison.measurement import Measured
+from paceline.comparison.measurement import Measured, best_named
 from paceline.comparison.schema import Cell, Curve, Estimate, Evaluated, Quality, Scaling, Stale, Target
 from paceline.comparison.statistics import (
     MIN_ROUNDS,
@@ -41,15 +41,6 @@ def evaluated_by(runs: Runs) -> Quality | None:
     """The same of what was evaluated on the way; None: some run was not."""
     every = [run.evaluations for group in runs.values() for run in group]
     return best_named([e.metrics for seen in every for e in seen]) if all(every) else None
-
-
-def best_named(metrics: Sequence[Mapping[str, float | None]]) -> Quality | None:
-    shared = [name for name in metrics[0] if all(name in metric for metric in metrics)] if metrics else []
-    for word, is_share in (("accuracy", True), ("loss", False)):
-        named = sorted((n for n in shared if word in n), key=lambda n: (not n.startswith("test"), n))
-        if named:
-            return Quality(name=named[0], is_share=is_share)
-    return None
 
 
 def target_of(

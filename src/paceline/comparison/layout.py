@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from paceline.comparison.scripts import ComparedScript, about_script
 from paceline.config.environment import Facts
 from paceline.config.train_config import TrainConfig
 from paceline.core.errors import ConfigError, Problem
@@ -21,6 +22,7 @@ from paceline.plan.check import check
 from paceline.plan.plan import Plan
 from paceline.plan.resolve import BASELINE, config_for_mode, resolve, single_worker_plan, unused_settings
 from paceline.sync.rng import draw_uniform
+from paceline.training.script import mode_problems, plan_of_script
 
 DEFAULT_MODES = ("single", "ssgd", "asgd", "ssp", "localsgd")
 DEFAULT_REPEATS = 3
@@ -39,6 +41,7 @@ class CompareRequest:
     repeats: int = DEFAULT_REPEATS
     target_loss: float | None = None  # None: what every run reaches
     target_accuracy: float | None = None  # the same of what is evaluated on the way
+    script: ComparedScript | None = None  # what is trained instead of the config's task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,15 +81,24 @@ def lay_out(
         for number in request.worker_counts
     }
     problems += [problem for run_config in configs.values() for problem in check(run_config, facts)]
+    if request.script is not None:
+        problems += about_script(request.script, request.worker_counts)
+        problems += [problem for run_config in configs.values() for problem in mode_problems(run_config)]
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
-    plans = {label: resolve(run_config, facts, count=count) for label, run_config in configs.items()}
+    plans = {label: _plan(run_config, facts, request.script, count) for label, run_config in configs.items()}
     contenders = {BASELINE: single_worker_plan(next(iter(plans.values()))), **plans}
     return Layout(
         contenders=contenders,
-        turns=tuple(_turns(contenders, request.repeats, config)),
+        turns=tuple(_turns(contenders, request.repeats, config, request.script)),
         remarks=tuple(remarks),
     )
+
+
+def _plan(config: TrainConfig, facts: Facts, script: ComparedScript | None, count: Count | None) -> Plan:
+    if script is None:
+        return resolve(config, facts, count=count)
+    return plan_of_script(config, facts, script.probed[decide.num_workers_of(config)], script.file)
 
 
 def order_of(labels: Sequence[str], repeats: int, seed: int) -> list[list[str]]:
@@ -98,7 +110,9 @@ def order_of(labels: Sequence[str], repeats: int, seed: int) -> list[list[str]]:
     return [shuffled[shift:] + shuffled[:shift] for shift in shifts]
 
 
-def _turns(contenders: dict[str, Plan], repeats: int, config: TrainConfig) -> list[Turn]:
+def _turns(
+    contenders: dict[str, Plan], repeats: int, config: TrainConfig, script: ComparedScript | None
+) -> list[Turn]:
     seed = config.seed or 0
     prefix = "" if config.name is None else f"{config.name}-"
     turns = []
@@ -106,6 +120,7 @@ def _turns(contenders: dict[str, Plan], repeats: int, config: TrainConfig) -> li
         for label in labels:
             name = f"{label}-{number + 1}"
             plan = replace(contenders[label], run=prefix + name, seed=seed + number)
+            plan = plan if script is None else script.in_round(plan, number)
             turns.append(Turn(name=name, label=label, round=number, plan=plan))
     return turns
 
@@ -185,7 +200,8 @@ def _about_request(request: CompareRequest, modes: Sequence[str]) -> list[Proble
     if request.repeats < 1:
         message = f"repeats is {request.repeats}, but it must be 1 or more"
         problems.append(Problem(message, "3 repeats are the minimum for confidence intervals", "--repeats"))
-    if request.target_accuracy is not None and request.config.evaluate_every is None:
+    is_evaluated = request.config.evaluate_every is not None or request.script is not None
+    if request.target_accuracy is not None and not is_evaluated:
         message = "target_accuracy is set, but accuracy is not evaluated during training"
         problems.append(Problem(message, "add --evaluate-every epoch, for example", "--target-accuracy"))
     if request.target_accuracy is not None and request.target_loss is not None:

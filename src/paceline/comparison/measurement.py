@@ -4,16 +4,17 @@ import json
 import math
 import os
 import platform
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from paceline.comparison.schema import Evaluated, Machine
+from paceline.comparison.schema import Evaluated, Machine, Quality
 from paceline.config.environment import probe_machine
 from paceline.config.train_config import TrainConfig
 from paceline.core.errors import DamagedRecordError, NotFinishedError, NothingRecordedError
 from paceline.events.performance import LossPoint, running_loss
-from paceline.events.read import History, read_history
+from paceline.events.read import History, read_custom, read_history
 from paceline.events.schema import PHASES
 from paceline.events.summary import Staleness, staleness
 from paceline.plan.codec import Json, plan_hash, read
@@ -78,12 +79,21 @@ def read_run(folder: Path) -> Measured:
         bytes_in=round(_number(moved.get("in")) or 0),
         staleness=staleness(history.server),
         points=running_loss(history, window),
-        evaluations=_evaluations(history),
+        evaluations=_evaluations(history) or _logged(folder, history, _numbers(result.get("metrics"))),
         data=str(result.get("data") or plan.task_options.get("data") or ""),
         stopped_by=str(result.get("stopped_by") or "a request") if result.get("stopped_early") else "",
         started_unix_s=history.started_unix_s,
         history=history,
     )
+
+
+def best_named(metrics: Sequence[Mapping[str, float | None]]) -> Quality | None:
+    shared = [name for name in metrics[0] if all(name in metric for metric in metrics)] if metrics else []
+    for word, is_share in (("accuracy", True), ("loss", False)):
+        named = sorted((n for n in shared if word in n), key=lambda n: (not n.startswith("test"), n))
+        if named:
+            return Quality(name=named[0], is_share=is_share)
+    return None
 
 
 def first_step_ns(history: History) -> int:
@@ -99,6 +109,27 @@ def _evaluations(history: History) -> tuple[Evaluated, ...]:
         )
         for event in history.plain
         if event.kind == "evaluated"
+    )
+
+
+def _logged(folder: Path, history: History, last: Mapping[str, float]) -> tuple[Evaluated, ...]:
+    """Numbers of quality that a script's main worker logged (run.log), each by the end of a step."""
+    judged = best_named([last])
+    if judged is None:
+        return ()
+    logged: dict[int, float] = {}
+    for row in read_custom(folder / "events.jsonl", "worker-0"):
+        if row.name == judged.name:
+            logged[row.at_ns] = row.value
+    begun = sorted((row.start_ns, row.samples) for rows in history.steps.values() for row in rows)
+    first_ns = first_step_ns(history)
+    return tuple(
+        Evaluated(
+            seconds=(at_ns - first_ns) / 1e9,
+            samples=sum(samples for start_ns, samples in begun if start_ns < at_ns),
+            metrics={judged.name: value},
+        )
+        for at_ns, value in sorted(logged.items())
     )
 
 

@@ -23,13 +23,12 @@ from paceline.config.environment import Facts, probe_machine
 from paceline.core.clock import monotonic_s
 from paceline.core.disk import LOCK_NAME, exclusive, write_durably
 from paceline.core.errors import DamagedRecordError, Problem, RunFolderError
-from paceline.launchers.local import LocalLauncher
 from paceline.plan.codec import decode, plan_hash, to_json
 from paceline.plan.plan import Plan
 from paceline.plan.resolve import BASELINE
 from paceline.training.progress import Watcher
 from paceline.training.request import count_samples
-from paceline.training.run import train
+from paceline.training.run import LocalCommandLauncher, train
 
 # `compare.json` says which runs belong to it, by the hashes of their plans, and on
 # which machine each session ran something. More repeats or more modes may be added; a run
@@ -146,7 +145,7 @@ def compare(
     out: Path,
     watch: WatcherFactory,
     *,
-    launcher: LocalLauncher,
+    launcher: LocalCommandLauncher,
     config_problems: Sequence[Problem] = (),
 ) -> Comparison:
     """Run what is not finished yet, write everything into `out`, and answer with what was found.
@@ -170,9 +169,17 @@ def facts_for(request: CompareRequest) -> Facts:
 
 
 def execute(
-    layout: Layout, request: CompareRequest, out: Path, watch: WatcherFactory, *, launcher: LocalLauncher
+    layout: Layout,
+    request: CompareRequest,
+    out: Path,
+    watch: WatcherFactory,
+    *,
+    launcher: LocalCommandLauncher,
 ) -> Comparison:
-    num_samples = count_samples(request.config, launcher)  # a task without its data fails here
+    if request.script is None:
+        num_samples: int | None = count_samples(request.config, launcher)  # a task without data fails here
+    else:
+        num_samples = request.script.num_samples
     folder = CompareFolder(out)
     with folder.locked():
         return _execute(layout, request, folder, watch, launcher, num_samples)
@@ -183,8 +190,8 @@ def _execute(
     request: CompareRequest,
     folder: CompareFolder,
     watch: WatcherFactory,
-    launcher: LocalLauncher,
-    num_samples: int,
+    launcher: LocalCommandLauncher,
+    num_samples: int | None,
 ) -> Comparison:
     folder.begin(layout)
     waiting = [turn for turn in layout.turns if not is_finished(folder.run(turn), turn.plan)]
@@ -211,7 +218,7 @@ def _check_room(plans: Sequence[Plan]) -> None:
         check_capacity(plans)
 
 
-def _run(place: Path, turn: Turn, watcher: Watcher, launcher: LocalLauncher) -> None:
+def _run(place: Path, turn: Turn, watcher: Watcher, launcher: LocalCommandLauncher) -> None:
     if place.exists():
         shutil.rmtree(place)  # an incomplete run is no result; `begin` has checked that Paceline made it
     result = train(turn.plan, place, watcher, warm=launcher)
@@ -220,7 +227,7 @@ def _run(place: Path, turn: Turn, watcher: Watcher, launcher: LocalLauncher) -> 
 
 
 def conclude(
-    layout: Layout, request: CompareRequest, folder: CompareFolder, *, num_samples: int
+    layout: Layout, request: CompareRequest, folder: CompareFolder, *, num_samples: int | None
 ) -> Comparison:
     """Comparison from the run folders alone; `num_samples` are those of the task, for counting epochs."""
     runs: dict[str, list[Measured]] = {label: [] for label in layout.contenders}
@@ -235,7 +242,7 @@ def conclude(
     started = sorted((run.started_unix_s, run.name) for group in runs.values() for run in group)
     return Comparison(
         paceline=__version__,
-        task=base.task,
+        task=base.task if request.script is None else request.script.name,
         baseline=BASELINE,
         repeats=request.repeats,
         steps=base.steps,

@@ -339,16 +339,15 @@ def describe_method(
     baseline: str,
     quality: Quality | None,
     target: Target | None,
-    num_samples: int,
+    num_samples: int | None,
 ) -> dict[str, str]:
     """How it was measured, by topic."""
     base = plans[baseline]
     widest = max((p for label, p in plans.items() if label != baseline), key=lambda p: p.num_workers)
     how = {
         "Equal work": f"Every run made {base.steps} steps over {base.global_batch} samples each,"
-        f" {base.total_samples:,} in all ({base.total_samples / num_samples:.3g} times all"
-        f" {num_samples:,} training samples), the same ones in the same order. With N workers a step's "
-        "samples are divided among N.",
+        f" {base.total_samples:,} in all{_in_epochs(base, num_samples)}, the same ones in the same order."
+        " With N workers a step's samples are divided among N.",
         "Baseline": f"One worker that trains the same {base.steps} steps over the same {base.global_batch}"
         " samples alone. Straggler rules for a numbered worker do not apply to it.",
         "Order": "In rounds: every mode once, with the same seed, in an order that rotates from round to"
@@ -372,6 +371,12 @@ def describe_method(
         chosen = ", the best that every run reached" if target.is_chosen else ""
         how["Target"] = f"{formatting.target(target)}{chosen}; the time is the median over the rounds."
     return how
+
+
+def _in_epochs(base: Plan, num_samples: int | None) -> str:
+    if num_samples is None:
+        return ""
+    return f" ({base.total_samples / num_samples:.3g} times all {num_samples:,} training samples)"
 
 
 def _pace(widest: Plan, base: Plan) -> str:

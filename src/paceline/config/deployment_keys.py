@@ -138,10 +138,14 @@ DEPLOYMENT_KEYS = (
     Key(
         name="checkpoint_store",
         group=Group.SURVIVE,
-        help="Object store for copies of checkpoints, such as s3://BUCKET/PREFIX.",
+        help="Store for a copy of the run folder (event log, plan, checkpoints, result), from which another "
+        "machine can read and continue the run: s3://BUCKET/PREFIX or file:///FOLDER of a volume.",
+        brief="Copy of the run folder: s3://BUCKET/PREFIX or file:///FOLDER.",
         kind=Kind.TEXT,
-        default="no copies",
+        default="no copy",
         example="s3://my-bucket/runs/first",
+        flag_name="run_store",
+        also="--checkpoint-store",
     ),
     Key(
         name="events",

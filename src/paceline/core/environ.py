@@ -14,15 +14,19 @@ from pathlib import Path
 PREFIX = "PACELINE_"
 # Variables with our prefix that are not configuration keys.
 RAY_START = "PACELINE_RAY_START_TIMEOUT"  # seconds for a Ray that is started here
+# Seconds that a run without a living worker waits for agents, if that is longer than --timeout.
+HOST_TIMEOUT = "PACELINE_HOST_TIMEOUT"
 RESERVED = frozenset(
     {
         "PACELINE_TOKEN",
         "PACELINE_COLOR",
+        "PACELINE_CONFIG",
         "PACELINE_COORDINATOR",
         "PACELINE_DATA_FOLDER",
         "PACELINE_LIVE_LOG",
         "PACELINE_TLS_DIR",
         "PACELINE_TLS_NAME",
+        HOST_TIMEOUT,
         RAY_START,
     }
 )
@@ -106,9 +110,9 @@ def wants_live_log() -> bool:
     return os.environ.get("PACELINE_LIVE_LOG", "").strip() not in ("", "0")
 
 
-def has_s3_endpoint() -> bool:
-    """True if the object store is not Amazon's. boto3 reads these variables itself."""
-    return bool(os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"))
+def s3_endpoint() -> str:
+    """The object store, if it is not Amazon's; else empty. boto3 reads these variables itself."""
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
 
 
 def docker_config_folder() -> Path:
@@ -170,6 +174,11 @@ def data_folder() -> Path:
     value = os.environ.get("PACELINE_DATA_FOLDER", "").strip()
     if value:
         return Path(value).expanduser()
+    return cache_folder()
+
+
+def cache_folder() -> Path:
+    """Folder of this user's caches: `$XDG_CACHE_HOME/paceline`, else `~/.cache/paceline`."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (cache if cache.is_absolute() else Path.home() / ".cache") / "paceline"
 
@@ -200,6 +209,21 @@ _OF_TORCHRUN = (
 def torchrun_variables() -> dict[str, str]:
     """Those of torchrun's variables that are set; config/environment.py parses them."""
     return {name: value for name in _OF_TORCHRUN if (value := os.environ.get(name, "").strip())}
+
+
+def hide_launcher() -> None:
+    """Remove torchrun's variables: a library in a training script must not form a process group of its own.
+
+    A run of Paceline is one process to Accelerate, Lightning and a script's own branch for DDP.
+    """
+    for name in _OF_TORCHRUN:
+        os.environ.pop(name, None)
+
+
+def config_file() -> Path | None:
+    """`PACELINE_CONFIG`: the configuration file of a script that torchrun starts; None if it is unset."""
+    value = os.environ.get("PACELINE_CONFIG", "").strip()
+    return Path(value) if value else None
 
 
 # Names without a prefix, as scripts that compare one process with many have them.
@@ -248,6 +272,12 @@ def ray_start_s() -> int:
     """How long a Ray that is started here may take."""
     value = os.environ.get(RAY_START, "")
     return int(value) if value.isdigit() else RAY_START_S
+
+
+def host_timeout_s() -> float:
+    """`PACELINE_HOST_TIMEOUT`; 0 when it is not set."""
+    value = os.environ.get(HOST_TIMEOUT, "")
+    return float(value) if value.isdigit() else 0.0
 
 
 def ray_token_file() -> Path | None:

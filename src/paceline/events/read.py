@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from paceline.core.errors import DamagedRecordError, NoSuchRunError
-from paceline.events.schema import SAMPLE_KINDS, SCHEMA, AbandonedRow, ServerRow, StepRow
+from paceline.events.schema import SAMPLE_KINDS, SCHEMA, AbandonedRow, CustomRow, ServerRow, StepRow
 from paceline.events.segments import chunks
 
 # Errors of parsing damaged lines.
@@ -226,6 +226,22 @@ class Line:
 
     number: int  # from 1 (the header)
     event: dict[str, object]
+
+
+def read_custom(path: Path, participant: str) -> list[CustomRow]:
+    """Values that this participant recorded (`paceline.metric`, `run.log`), in the order of the log."""
+    rows: list[CustomRow] = []
+    torn = Torn()
+    for event in read_events(path, torn, lambda raw: b'"custom"' not in raw):
+        if isinstance(event, Header) or event.event.get("kind") != "custom":
+            continue
+        columns = event.event["columns"]
+        if event.event["who"] == participant and isinstance(columns, dict):
+            count = int(str(event.event["rows"]))
+            listed = (columns[name] for name in CustomRow._fields)
+            complete = (column if isinstance(column, list) else [column] * count for column in listed)
+            rows += starmap(CustomRow, zip(*complete, strict=True))
+    return rows
 
 
 def read_events(

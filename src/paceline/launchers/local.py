@@ -161,11 +161,23 @@ class LocalLauncher:
             self._note(RunOutcome(), message, Path(), None)
 
     def probe_script(
-        self, file: str, arguments: Sequence[str], *, folder: str, seed: int, dtype: str, num_workers: int
+        self,
+        file: str,
+        arguments: Sequence[str],
+        *,
+        folder: str,
+        seed: int,
+        dtype: str,
+        num_workers: int,
+        has_trials: bool = False,
     ) -> Message:
-        """Run a training script until its second batch; what it prepared, as options of its task."""
+        """Run a training script until its second batch; what it prepared, as options of its task.
+
+        With trials also whether a share can be repeated, and a batch divided.
+        """
         order: Message = {"op": "probe", "file": file, "arguments": list(arguments), "folder": folder}
-        self._send({**order, "seed": seed, "dtype": dtype, "num_workers": num_workers})
+        order |= {"seed": seed, "dtype": dtype, "num_workers": num_workers, "has_trials": has_trials}
+        self._send(order)
         while True:
             message = self._receive(None)
             assert message is not None, "without a timeout there is always a message"

@@ -271,6 +271,5 @@ def _records(plan: Plan) -> str:
     often = f"every {plan.checkpoint_every} steps" if plan.checkpoint_every else "at the end"
     if plan.checkpoint_every:
         often += f", the newest {plan.keep_checkpoints} kept"
-    if plan.checkpoint_store is not None:
-        often += f", with a copy in {plan.checkpoint_store}"
-    return f"{steps}; a checkpoint {often}"
+    copy = "" if plan.checkpoint_store is None else f"; a copy of the run folder in {plan.checkpoint_store}"
+    return f"{steps}; a checkpoint {often}{copy}"

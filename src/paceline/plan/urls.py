@@ -23,15 +23,22 @@ def may_hold_secret(url: str) -> bool:
 
 def find_store_problem(url: str) -> tuple[str, str] | None:
     """(what, hint) of an address that cannot be a store; what may be secret in it is not repeated."""
+    if url.startswith(FILE_SCHEME):
+        if local_path(url).startswith("/") and local_path(url).strip("/"):
+            return None
+        return (
+            f"the store of the run is {url!r}, but a folder must be absolute: other machines open it too",
+            "write file:///FOLDER, such as file:///mnt/volume/runs/first",
+        )
     if may_hold_secret(url):
         return (
-            "checkpoint_store may hold a password or a token, which would end up in plans and logs",
+            "the store of the run may hold a password or a token, which would end up in plans and logs",
             "write s3://BUCKET/PREFIX, and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
         )
     if split_store(url) is None:
         return (
-            f"checkpoint_store is {url!r}, but {_store_rule(url)}",
-            "write s3://BUCKET/PREFIX, such as s3://my-bucket/runs/first",
+            f"the store of the run is {url!r}, but {_store_rule(url)}",
+            "write s3://BUCKET/PREFIX, such as s3://my-bucket/runs/first, or file:///FOLDER",
         )
     return None
 
@@ -40,7 +47,7 @@ def _store_rule(url: str) -> str:
     """The rule that the address of an object store breaks."""
     match = re.match(r"s3://([^/]*)", url)
     if match is None:
-        return "it must be s3://BUCKET/PREFIX"
+        return "it must be s3://BUCKET/PREFIX or file:///FOLDER"
     bucket = match[1]
     if not bucket:
         return "it names no bucket"

@@ -1,8 +1,8 @@
 """S3-compatible object stores: one client over boto3, and the store of data sets on top of it.
 
 S3Client is the only module code that calls boto3: it connects, and turns every error of boto3,
-botocore and urllib3 into an S3Error of one kind. S3Store (data sets) and ObjectStore
-(checkpoint_store.py) give each kind the meaning that it has for them. Endpoint and credentials are
+botocore and urllib3 into an S3Error of one kind. S3Store (data sets) and S3Objects
+(objects.py, of run folders) give each kind the meaning that it has for them. Endpoint and credentials are
 those of the standard AWS variables and files, and are never part of a plan.
 
 S3Store makes one attempt: who tries again, and when, is decided in datasets/fetching.py. A body that
@@ -52,6 +52,7 @@ class S3Problem(Enum):
     NO_BUCKET = auto()
     PAST_END = auto()  # the range begins behind the last byte
     NO_RANGES = auto()  # the store ignores ranges and sends whole objects
+    EXISTS = auto()  # a write that must create its object found one
     REFUSED = auto()  # credentials are missing, wrong or not allowed
     BROKEN = auto()  # the network, or an error of the store that may pass
 
@@ -113,10 +114,11 @@ class S3Client:
         with self._translated() as client:
             client.put_object(Bucket=self._bucket, Key=key, Body=data, **more)
 
-    def keys(self, prefix: str) -> list[str]:
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """Bytes of every object whose key begins so, by key."""
         with self._translated() as client:
             pages = client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix)
-            return [entry["Key"] for page in pages for entry in page.get("Contents", [])]
+            return {entry["Key"]: int(entry["Size"]) for page in pages for entry in page.get("Contents", [])}
 
     def delete(self, key: str) -> None:
         with self._translated() as client:
@@ -174,7 +176,7 @@ class S3Client:
                     max_pool_connections=self._options.connections,
                     retries={"total_max_attempts": self._options.attempts, "mode": "standard"},
                     # Buckets as host names are Amazon's; others are known by one address.
-                    s3={"addressing_style": "path" if environ.has_s3_endpoint() else "auto"},
+                    s3={"addressing_style": "path" if environ.s3_endpoint() else "auto"},
                     # Trailing checksums are new, and many stores refuse them; we have a SHA-256 of our own.
                     request_checksum_calculation="when_required",
                     response_checksum_validation="when_required",
@@ -192,6 +194,8 @@ def _kind(error: Any) -> S3Problem:  # Any: botocore's ClientError
         return S3Problem.NO_KEY
     if code in ("416", "InvalidRange"):
         return S3Problem.PAST_END
+    if code in ("412", "PreconditionFailed", "ConditionalRequestConflict"):
+        return S3Problem.EXISTS
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     return S3Problem.REFUSED if code in _REFUSED or status in (401, 403) else S3Problem.BROKEN
 
@@ -283,5 +287,5 @@ class S3Store:
                 return no_ranges(self.url)
             case S3Problem.REFUSED:
                 return refused(self.url, error)
-            case S3Problem.BROKEN | S3Problem.PAST_END:
+            case S3Problem.BROKEN | S3Problem.PAST_END | S3Problem.EXISTS:
                 return BrokenLineError(without_secrets(error))

@@ -1,22 +1,12 @@
-"""Checkpoints of a run: list, verify and export them, and upload new ones to the object store.
+"""Checkpoints of a run: list, verify and export them."""
 
-The uploader is a thread of the launching process. Workers report each new checkpoint; the thread copies the
-newest complete one and skips those in between when it falls behind. A failed upload is reported once and
-retried with the next checkpoint; training never waits for it.
-"""
-
-import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from paceline.checkpoints.catalog import (
     DAMAGED,
     folders,
-    newest_complete,
-    newest_shared,
     number_of,
     read_complete,
     read_shared,
@@ -27,7 +17,6 @@ from paceline.events.read import read_history
 from paceline.launchers.json_subprocess import json_lines
 from paceline.plan.codec import Json, read
 from paceline.plan.plan import Plan
-from paceline.storage.checkpoint_store import ObjectStore, StoreError
 from paceline.training.resume import CHECKPOINT_DIR, has_shared_snapshot
 
 FORMATS = ("safetensors", "dcp")
@@ -142,89 +131,3 @@ def _catalogued_names(run_dir: Path) -> set[str]:
         return set()
     events = (event for event in read_history(log).plain if event.kind == "checkpoint")
     return {str(event.fields["path"]) for event in events if event.fields.get("catalogued")}
-
-
-class CheckpointUploader:
-    """Thread that uploads new checkpoints and reports removed ones to the coordinator."""
-
-    def __init__(
-        self, plan: Plan, run_dir: Path, store: ObjectStore | None, note: Callable[[str], None]
-    ) -> None:
-        self._drop: Callable[[int], None] | None = None
-        self._drop_lock = threading.Lock()
-        self.uploaded: list[str] = []
-        self._plan = plan
-        self._root = run_dir / CHECKPOINT_DIR
-        self._store = store
-        self._note = note
-        self._changed = threading.Condition()
-        self._removed: deque[int] = deque()
-        self._is_pending = self._is_closing = self._is_failing = False
-        self._last_uploaded = -1  # number of the newest uploaded checkpoint
-        self._thread: threading.Thread | None = None  # started by the first checkpoint
-
-    def on_checkpoint(self, message: dict[str, Json]) -> None:
-        """Handle a worker's message that it wrote a checkpoint."""
-        with self._changed:
-            self._removed.extend(int(number) for number in str(message["removed"]).split(",") if number)
-            self._is_pending = True
-            self._changed.notify_all()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="checkpoint-keeper", daemon=True)
-            self._thread.start()
-
-    @contextmanager
-    def reporting_removals(self, drop: Callable[[int], None]) -> Iterator[None]:
-        """Within this context, `drop(step)` is called for each checkpoint that was removed."""
-        self._drop = drop
-        try:
-            yield
-        finally:
-            with self._drop_lock:
-                self._drop = None
-
-    def close(self, *, wait: bool) -> None:
-        """End the thread. With `wait`, first upload the newest checkpoint, or note why that failed."""
-        with self._changed:
-            self._is_closing = True
-            self._is_pending |= wait
-            self._changed.notify_all()
-        if wait and self._thread is not None:
-            self._thread.join()
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._is_pending or self._is_closing)
-                if not self._is_pending:
-                    return
-                self._is_pending = False
-            self._drop_removed()
-            if self._store is not None:
-                self._upload_newest(self._store)
-
-    def _drop_removed(self) -> None:
-        while self._removed:
-            number = self._removed.popleft()
-            with self._drop_lock:
-                if self._drop is not None:  # workers number them by shares, servers by versions
-                    shares = self._plan.num_workers if has_shared_snapshot(self._plan) else 1
-                    self._drop(number // shares)
-
-    def _upload_newest(self, store: ObjectStore) -> None:
-        newest = newest_shared if has_shared_snapshot(self._plan) else newest_complete
-        checkpoint = newest(self._root, self._plan.num_workers)
-        if checkpoint is None or number_of(checkpoint.folder) <= self._last_uploaded:
-            return
-        try:
-            store.upload(checkpoint.folder)
-            self._last_uploaded = number_of(checkpoint.folder)
-            self.uploaded.append(checkpoint.folder.name)
-            for number in store.numbers()[: -self._plan.keep_checkpoints]:
-                store.remove(number)
-        except (StoreError, FileNotFoundError) as error:  # or a newer checkpoint replaced it meanwhile
-            if not self._is_failing:
-                self._note(f"warning: checkpoint {checkpoint.folder.name} is not in {store.url}: {error}")
-            self._is_failing = True
-            return
-        self._is_failing = False

@@ -34,6 +34,7 @@ from paceline.plan.catalog import server_names
 from paceline.plan.codec import dumps
 from paceline.plan.plan import Plan
 from paceline.training.action_poller import ActionPoller
+from paceline.training.command_lease import end_replaced_runs
 from paceline.training.resume import newest_local
 
 Reply = TypeVar("Reply", bound=Message)
@@ -200,6 +201,9 @@ def supervised(
         run = f"run-{random.randrange(2**32):08x}"
         registry = RunRegistry(connection.client, run, note)
         stack.callback(registry.close)
+        if plan.checkpoint_store is not None:
+            for replaced in end_replaced_runs(connection.client, plan.checkpoint_store):
+                log_decision(f"{replaced}, an earlier command of this run, is ended at the coordinator")
         registry.create(plan)
         elastic = plan.elastic
         restarts = RestartPolicy(elastic.restarts, elastic.min_workers, elastic.longest_wait_s)

@@ -97,7 +97,8 @@ def result_json(
         for participant, report in reports.items()
         if "state_sha256" in report
     }
-    metrics = next((r["metrics"] for r in reports.values() if "metrics" in r), {})
+    # The model of a script is evaluated by its main worker (run.log), also where a server holds it.
+    metrics = next((r["metrics"] for r in reports.values() if r.get("metrics")), {})
     return {
         "schema": RESULT_SCHEMA,
         "paceline": __version__,

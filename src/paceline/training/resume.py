@@ -1,19 +1,19 @@
 """Resume points: the newest valid checkpoint in the run folder or its object store, and earlier runs."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from paceline.checkpoints.catalog import Checkpoint, newest_complete, newest_shared, number_of, set_aside
 from paceline.config.environment import World
-from paceline.core.errors import ConfigError, NoCheckpointError, Problem, RunFolderError
+from paceline.core.errors import ConfigError, Problem, RunFolderError
 from paceline.launchers.torchrun import Starter
 from paceline.plan.catalog import MODES, is_split, server_names
-from paceline.plan.codec import loads, plan_hash, read
+from paceline.plan.codec import plan_hash, read
 from paceline.plan.plan import Plan
-from paceline.plan.urls import find_store_problem
-from paceline.storage.checkpoint_store import PLAN, ObjectStore, StoreError, fetch_newest
+from paceline.storage.objects import StoreError
+from paceline.storage.run_store import RunStore
 from paceline.training.request import Request, existing_runs
+from paceline.training.run_sessions import require_newest
 
 CHECKPOINT_DIR = "checkpoints"
 
@@ -25,7 +25,9 @@ def newest_checkpoint(plan: Plan, run_dir: Path) -> Checkpoint | None:
         return local
     after = -1 if local is None else number_of(local.folder)
     try:
-        passed_over = fetch_newest(ObjectStore(plan.checkpoint_store), run_dir / CHECKPOINT_DIR, after=after)
+        store = RunStore(plan.checkpoint_store)
+        require_newest(store, run_dir)
+        passed_over = store.fetch_newest(run_dir / CHECKPOINT_DIR, after=after)
     except StoreError as error:
         if local is None:
             raise
@@ -34,33 +36,9 @@ def newest_checkpoint(plan: Plan, run_dir: Path) -> Checkpoint | None:
     return newest and replace(newest, passed_over=(*passed_over, *newest.passed_over))
 
 
-def discard_newer(
-    run_dir: Path, checkpoint: Checkpoint, store: ObjectStore | None, note: Callable[[str], None]
-) -> None:
+def discard_newer(run_dir: Path, checkpoint: Checkpoint) -> None:
     """Remove checkpoints after the one that the run resumes from: they belong to a discarded history."""
-    number = number_of(checkpoint.folder)
-    set_aside(run_dir / CHECKPOINT_DIR, after=number)
-    if store is None:
-        return
-    try:
-        for newer in store.numbers():
-            if newer > number:
-                store.remove(newer)
-    except StoreError as error:
-        note(f"warning: newer checkpoints stay in {store.url}: {error.what}")
-
-
-def plan_in_store(url: str) -> tuple[Plan, str]:
-    """(plan, its text) of the run in this store, for a machine without its run folder."""
-    problem = find_store_problem(url)
-    if problem is not None:
-        raise ConfigError([Problem(*problem, "--resume")])
-    text = ObjectStore(url).plan()
-    if text is None:
-        raise NoCheckpointError(
-            f"{url} holds no run", "use the --checkpoint-store that the run was trained with"
-        )
-    return loads(text, where=f"{url}/{PLAN}"), text
+    set_aside(run_dir / CHECKPOINT_DIR, after=number_of(checkpoint.folder))
 
 
 def has_shared_snapshot(plan: Plan) -> bool:

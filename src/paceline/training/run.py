@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Protocol
@@ -43,17 +43,18 @@ from paceline.plan.catalog import server_names
 from paceline.plan.codec import COPY, Json, dumps, plan_hash, read, recorded_hash
 from paceline.plan.plan import Launcher as LauncherKind
 from paceline.plan.plan import Plan
-from paceline.storage.checkpoint_store import ObjectStore
-from paceline.training.checkpoints import CheckpointUploader
+from paceline.storage.run_store import RunStore
 from paceline.training.progress import Progress, RecentSpeed, Watcher
 from paceline.training.request import SampleCounter
 from paceline.training.result import describe_evaluation, result_json
 from paceline.training.resume import discard_newer, newest_checkpoint, with_num_workers
+from paceline.training.run_copy import RunCopier
 from paceline.training.script import ScriptProber
 
 if TYPE_CHECKING:
     from paceline.coordinator.admin.status import CoordinatorProbe
     from paceline.coordinator.run_endpoint import Coordinators
+    from paceline.training.command_lease import CommandLease
 
 DISK_FULL_TIMEOUT_S = 60.0  # time for a clean-up to free space for result.json
 DISK_FULL_POLL_S = 0.5
@@ -75,34 +76,41 @@ def train(
     warm: RunLauncher | None = None,
     resume_from: Checkpoint | None = None,
     coordinators: "Coordinators | None" = None,
+    lease: "CommandLease | None" = None,
 ) -> dict[str, Json]:
     """Run the plan to its end; the contents of result.json. A given `warm` launcher stays open.
 
     `coordinators`: of an elastic run; without them those of PACELINE_COORDINATOR, or a node of its own.
+    `lease`: of a run with a store and a coordinator, if the caller holds it; otherwise it is acquired here.
     """
     if plan.elastic is not None:
         coordinators = _reachable(coordinators, plan.launcher)
     run_dir.mkdir(parents=True, exist_ok=True)
-    with exclusive(run_dir) as warning:
+    with ExitStack() as stack:
+        warning = stack.enter_context(exclusive(run_dir))
         if warning is not None:
             watcher.note(f"warning: {warning}")
         if resume_from is None:
             require_no_run(run_dir)
         remove_drafts(run_dir)
+        if lease is None and plan.checkpoint_store is not None and coordinators is not None:
+            from paceline.training.command_lease import held_lease  # imports grpc
+
+            lease = stack.enter_context(held_lease(coordinators, plan.checkpoint_store, watcher.note))
         if plan.launcher is LauncherKind.AGENTS:
             from paceline.launchers.agents.launcher import HostsLauncher, offered_to_agents  # imports grpc
 
             on_agents = HostsLauncher(offered_to_agents)
             with exporting(plan, run_dir, watcher.note):
-                return _run(plan, run_dir, watcher, on_agents, resume_from, coordinators)
+                return _run(plan, run_dir, watcher, on_agents, resume_from, coordinators, lease)
         if plan.ray is None or not (warm is None or isinstance(warm, LocalLauncher)):
             with exporting(plan, run_dir, watcher.note):
-                return _run(plan, run_dir, watcher, warm, resume_from, coordinators)
+                return _run(plan, run_dir, watcher, warm, resume_from, coordinators, lease)
         from paceline.launchers.ray.launcher import RayLauncher  # imports Ray
 
         # Connect before anything starts, so that problems with Ray leave no half-started run.
         with closing(RayLauncher(plan)) as on_ray, exporting(plan, run_dir, watcher.note):
-            return _run(plan, run_dir, watcher, on_ray, resume_from, coordinators, host=on_ray.address)
+            return _run(plan, run_dir, watcher, on_ray, resume_from, coordinators, lease, host=on_ray.address)
 
 
 def _reachable(coordinators: "Coordinators | None", launcher: LauncherKind) -> "Coordinators | None":
@@ -138,19 +146,43 @@ def _run(
     warm: RunLauncher | None,
     resume_from: Checkpoint | None,
     coordinators: "Coordinators | None",
+    lease: "CommandLease | None",
     *,
     host: str = "127.0.0.1",
 ) -> dict[str, Json]:
     started_ns = SystemClock().now_ns()
     started_s = monotonic_s()
     require_rules(plan.alerts, run_dir)
-    uploader = _prepare_checkpoints(plan, run_dir, resume_from, watcher)
+    copier = _prepare_copy(plan, run_dir, resume_from, watcher)
     if resume_from is None:
         _write_plan(plan, run_dir)
     log = _begin_log(plan, run_dir, started_ns, resume_from, watcher.note)
     if resume_from is not None:
         # After the log: if this process dies in between, the old plan is still the one that the log names.
         _write_plan(plan, run_dir)
+    if lease is not None:
+        lease.ending = "failed"  # unless it ends otherwise
+    follow = MessageFollower(plan, watcher, started_s, resume_from, copier, lease)
+    with copier.running():
+        result = _execute(plan, run_dir, watcher, warm, resume_from, coordinators, log, follow, host=host)
+        _write_result(result, run_dir, watcher.note)
+    if lease is not None:
+        lease.ending = str(result.get("stopped_by", "finished"))
+    return result
+
+
+def _execute(
+    plan: Plan,
+    run_dir: Path,
+    watcher: Watcher,
+    warm: RunLauncher | None,
+    resume_from: Checkpoint | None,
+    coordinators: "Coordinators | None",
+    log: EventLog,
+    follow: "MessageFollower",
+    *,
+    host: str,
+) -> dict[str, Json]:
     launcher: RunLauncher = warm or LocalLauncher()
     try:
         with (
@@ -158,7 +190,6 @@ def _run(
             collecting(plan, run_dir, watcher.note, _coordinator_probe),
             alerting(plan.alerts, run_dir, watcher.note),
         ):
-            follow = MessageFollower(plan, watcher, started_s, resume_from, uploader)
             folder = None if resume_from is None else resume_from.folder
             if plan.elastic is None:
                 outcome = launcher.run(plan, run_dir, on_message=follow, resume_from=folder)
@@ -166,21 +197,18 @@ def _run(
                 outcome = _run_elastic(
                     launcher, plan, run_dir, folder, follow, log, watcher, coordinators, host
                 )
-            uploader.close(wait=True)
     except BaseException:
-        uploader.close(wait=False)
         log.write("run_finished", outcome="failed")
         raise
     finally:
         if warm is None:
             launcher.close()
-    result = _conclude(plan, run_dir, outcome, log, wall_s=monotonic_s() - started_s)
+    result = _conclude(plan, run_dir, outcome, log, wall_s=monotonic_s() - follow.started_s)
     # Also if the signal arrived too late to stop this run: a caller with more work must stop, too.
     if stop_signals and "stopped_by" not in result:
         result["stopped_by"] = stop_signals[0]
     if "record" in result:
         watcher.note(f"warning: the event log was interrupted: {json.dumps(result['record'])}")
-    _write_result(result, run_dir, watcher.note)
     return result
 
 
@@ -230,7 +258,7 @@ def _run_elastic(
     from paceline.training.elastic import supervised  # imports grpc
 
     with supervised(plan, run_dir, log, watcher.note, coordinators, host=host) as (supervisor, registry):
-        with follow.uploader.reporting_removals(registry.drop):
+        with follow.copier.reporting_removals(registry.drop):
             try:
                 outcome = launcher.run(
                     plan, run_dir, on_message=follow, resume_from=resume_from, supervisor=supervisor
@@ -281,15 +309,15 @@ def _require_recorded(run_dir: Path) -> None:
         )
 
 
-def _prepare_checkpoints(
-    plan: Plan, run_dir: Path, resume_from: Checkpoint | None, watcher: Watcher
-) -> CheckpointUploader:
-    store = None if plan.checkpoint_store is None else ObjectStore(plan.checkpoint_store)
-    if resume_from is not None:
-        discard_newer(run_dir, resume_from, store, watcher.note)
-    elif store is not None:
-        store.begin(dumps(plan))
-    return CheckpointUploader(plan, run_dir, store, watcher.note)
+def _prepare_copy(plan: Plan, run_dir: Path, resume_from: Checkpoint | None, watcher: Watcher) -> RunCopier:
+    store = None if plan.checkpoint_store is None else RunStore(plan.checkpoint_store)
+    copier = RunCopier(plan, run_dir, store, watcher.note)
+    if resume_from is None:
+        copier.begin()
+    else:
+        copier.resume(resume_from)
+        discard_newer(run_dir, resume_from)
+    return copier
 
 
 def _begin_log(
@@ -321,23 +349,28 @@ class MessageFollower:
         watcher: Watcher,
         started_s: float,
         resume_from: Checkpoint | None,
-        uploader: CheckpointUploader,
+        copier: RunCopier,
+        lease: "CommandLease | None",
     ) -> None:
-        self.uploader = uploader
+        self.started_s = started_s
+        self.copier = copier
+        self._lease = lease
         self._plan = plan
         self._watcher = watcher
-        self._started_s = started_s
         self._resumed_at = resume_from.clocks if resume_from is not None else (0,) * plan.num_workers
         self._speed = RecentSpeed()
         self._evaluating_s = 0.0
         self._has_warned = False
 
     def __call__(self, message: Message) -> None:
+        self.copier.check()
+        if self._lease is not None:
+            self._lease.check()
         if message["ev"] == "started":
             # Only the first one starts the clock: later ones are replacements.
             self._speed.begin(monotonic_s())
         if message["ev"] == "checkpoint":
-            self.uploader.on_checkpoint(message)
+            self.copier.on_checkpoint(message)
         if message["ev"] == "note":
             self._watcher.note(str(message["text"]))
         if message["ev"] == "evaluated":
@@ -365,7 +398,7 @@ class MessageFollower:
                 workers_alive=alive,
                 # An elastic run may have grown beyond the workers that it began with.
                 num_workers=max(alive, self._plan.processes),
-                elapsed_s=now_s - self._started_s,
+                elapsed_s=now_s - self.started_s,
                 steps_per_s=self._speed.steps_per_s,
             )
         )

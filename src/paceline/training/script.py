@@ -4,13 +4,14 @@ The script is started once in a process of its own, which makes one step alone a
 batch, length, schedule. The plan is complete before the first worker starts.
 """
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from paceline.config.environment import probe_machine
+from paceline.config.environment import Facts, World, apply_world, probe_machine
 from paceline.config.load import from_set_flags, load
 from paceline.config.train_config import TrainConfig
 from paceline.config.values import RawSetting
@@ -19,10 +20,13 @@ from paceline.plan import decide
 from paceline.plan.catalog import MODES, SCRIPT_TASK, Channel, Mode
 from paceline.plan.check import check
 from paceline.plan.codec import Json
-from paceline.plan.plan import Dtype, OnSlow, Option
+from paceline.plan.plan import Dtype, Launcher, OnSlow, Option, Plan
 from paceline.plan.resolve import resolve
 from paceline.training.request import Request, choose_run_dir, run_dir_problems
+from paceline.training.script_sources import read_sources
 from paceline.training.session import Session
+from paceline.worker.script.facts import ScriptFacts
+from paceline.worker.script.suited import unsuited
 
 # Settings that a script makes itself, in Python.
 OWN_SETTINGS = (
@@ -53,14 +57,22 @@ OWN_SETTINGS = (
     "grad_accumulation",
 )
 # Settings of launchers that start no scripts yet.
-LAUNCHER_SETTINGS = ("vmap", "address", "placement", "restarts")
-LAUNCHERS = ("local", "agents")
+LAUNCHER_SETTINGS = ("vmap",)
+LAUNCHERS = ("local", "agents", "torchrun", "ray")
 LEFT_OUT = (*OWN_SETTINGS, *LAUNCHER_SETTINGS)
 
 
 class ScriptProber(Protocol):
     def probe_script(
-        self, file: str, arguments: Sequence[str], *, folder: str, seed: int, dtype: str, num_workers: int
+        self,
+        file: str,
+        arguments: Sequence[str],
+        *,
+        folder: str,
+        seed: int,
+        dtype: str,
+        num_workers: int,
+        has_trials: bool = False,
     ) -> dict[str, Json]:
         """Run the script until its second batch; `options` of its task, and what it does."""
         ...
@@ -72,49 +84,78 @@ def read_script_request(
     script: Path,
     arguments: Sequence[str],
     prober: ScriptProber,
+    *,
+    world: World | None = None,
+    may_hold_run: bool = False,
 ) -> Request:
     """Resolve settings and the script's facts into a plan and a run folder.
 
+    `world` is given when torchrun started the workers; `may_hold_run` when an existing run may be resumed.
     Raises ConfigError with every problem of the settings, or with the first one of the script.
     """
     sets = from_set_flags(session.common.sets)
     loaded = load(flags=[*flags, *sets.entries], variables=session.variables, file=session.common.config)
-    config = loaded.config
-    if config.mode is None and config.num_workers is None:
+    config = loaded.config if world is None else apply_world(loaded.config, world)
+    if config.mode is None and config.num_workers in (None, 1):
         config = replace(config, mode="single")
-    facts = probe_machine(config)
+    facts = replace(probe_machine(config), world=world)
     file = session.folder / script
     problems = [
         *sets.problems,
         *loaded.problems,
-        *_unread(config),
-        *_file_problems(file),
-        *_mode_problems(config),
-        *run_dir_problems(config, session.folder),
+        *unread_problems(config),
+        *file_problems(file),
+        *mode_problems(config),
+        *([] if may_hold_run else run_dir_problems(config, session.folder)),
         *check(config, facts),
     ]
     if problems:
         raise ConfigError(problems)
-    num_workers = decide.num_workers_of(config)
-    probed = prober.probe_script(
-        str(file.resolve()),
-        arguments,
-        folder=str(session.folder.resolve()),
-        seed=config.seed or 0,
-        dtype=config.dtype or Dtype.FLOAT32,
-        num_workers=num_workers,
-    )
-    _require_suited(config, probed)
-    config = _with_script(config, probed, script)
-    facts = replace(facts, modules=facts.modules | {SCRIPT_TASK.partition(":")[0]})
-    plan = resolve(config, facts)
+    probed = probe(config, file, arguments, session.folder, prober)
+    plan = plan_of_script(config, facts, probed, script)
     is_named = config.run_dir is not None
     first_dir = session.folder / (config.run_dir or Path(config.save_dir or "runs") / plan.run)
     run_dir = first_dir if is_named else choose_run_dir(first_dir)
     return Request(plan=plan, run_dir=run_dir, first_dir=first_dir, facts=facts, is_named=is_named)
 
 
-def _unread(config: TrainConfig) -> list[Problem]:
+def probe(
+    config: TrainConfig,
+    file: Path,
+    arguments: Sequence[str],
+    folder: Path,
+    prober: ScriptProber,
+    *,
+    has_trials: bool = False,
+) -> dict[str, Json]:
+    """What the script prepares and does in its first step."""
+    return prober.probe_script(
+        str(file.absolute()),  # not resolved: in a pod it is a link to a folder of that pod
+        arguments,
+        folder=str(folder.absolute()),
+        seed=config.seed or 0,
+        dtype=config.dtype or Dtype.FLOAT32,
+        num_workers=decide.num_workers_of(config),
+        has_trials=has_trials,
+    )
+
+
+def plan_of_script(config: TrainConfig, facts: Facts, probed: dict[str, Json], script: Path) -> Plan:
+    """The plan of a run of the script. Raises ConfigError if the mode cannot compute what it computes."""
+    _require_suited(config, probed)
+    config = config_of_script(config, probed, script)
+    if config.launcher == Launcher.RAY:  # its nodes may not have the file
+        config = replace(config, task_options={**(config.task_options or {}), "sources": _sources(config)})
+    return resolve(config, replace(facts, modules=facts.modules | {SCRIPT_TASK.partition(":")[0]}))
+
+
+def _sources(config: TrainConfig) -> str:
+    """The script and the modules beside it, as an option of the plan's task."""
+    assert config.task_options is not None, "the facts of the script"
+    return json.dumps(read_sources(Path(str(config.task_options["file"]))).texts)
+
+
+def unread_problems(config: TrainConfig) -> list[Problem]:
     """Settings from a variable or a file that a run of a script does not read."""
     problems = []
     for name in LEFT_OUT:
@@ -129,14 +170,14 @@ def _unread(config: TrainConfig) -> list[Problem]:
     return problems
 
 
-def _file_problems(file: Path) -> list[Problem]:
+def file_problems(file: Path) -> list[Problem]:
     if file.is_file():
         return []
     hint = "name the file of a training script, such as  paceline run train.py"
     return [Problem(f"there is no file {file}", hint, "SCRIPT", "E120")]
 
 
-def _mode_problems(config: TrainConfig) -> list[Problem]:
+def mode_problems(config: TrainConfig) -> list[Problem]:
     mode = decide.mode_of(config)
     reason = None if mode is None else unoffered_reason(mode)
     if reason is None:
@@ -156,9 +197,22 @@ def unoffered_reason(mode: Mode) -> str | None:
 
 def _require_suited(config: TrainConfig, probed: dict[str, Json]) -> None:
     """Refuse what the script does in its first step, where the run has several workers or a server."""
-    options = _options_of(probed)
+    options = options_of(probed)
     mode = decide.mode_of(config)
-    problems = []
+    is_elastic = bool(config.elastic)
+    problems = [] if mode is None else unsuited(ScriptFacts.read(options), mode, is_elastic=is_elastic)
+    if probed["changes_parameters"] and (is_elastic or (mode is not None and mode.channel is Channel.STORE)):
+        message = (
+            "the script changes parameters outside of optimizer.step(), and other processes make updates, too"
+        )
+        hint = "do it where the update is made:  run.prepare(…, after_update=fn)"
+        problems.append(Problem(message, hint, code="E134"))
+    if probed["changes_state"] and is_elastic:
+        message = (
+            "the script changes kept state in the body of the loop, which not every worker runs in every step"
+        )
+        hint = "change it in  run.on_commit(fn)  or  run.prepare(…, after_update=fn)"
+        problems.append(Problem(message, hint, code="E134"))
     if probed["changes_gradients"] and decide.num_workers_of(config) > 1:
         message = "the script changes gradients after backward (clip_grad_norm_?): each worker its own"
         hint = "use run.clip_grad_norm_, which acts on the gradient on which the workers agree"
@@ -179,11 +233,11 @@ def _require_suited(config: TrainConfig, probed: dict[str, Json]) -> None:
         raise ConfigError(problems)
 
 
-def _with_script(config: TrainConfig, probed: dict[str, Json], script: Path) -> TrainConfig:
+def config_of_script(config: TrainConfig, probed: dict[str, Json], script: Path) -> TrainConfig:
     sizes = probed["batch_sizes"]
     assert isinstance(sizes, list), "one batch size per worker"
     name = f"{script.stem}-{decide.mode_name_of(config).partition(':')[2] or decide.mode_name_of(config)}"
-    options = _options_of(probed)
+    options = options_of(probed)
     return replace(
         config,
         name=config.name or re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:100] or "script",
@@ -195,7 +249,7 @@ def _with_script(config: TrainConfig, probed: dict[str, Json], script: Path) -> 
     )
 
 
-def _options_of(probed: dict[str, Json]) -> dict[str, Option]:
+def options_of(probed: dict[str, Json]) -> dict[str, Option]:
     options = probed["options"]
     assert isinstance(options, dict), "the probe reports options by name"
     return {name: value for name, value in options.items() if isinstance(value, bool | int | float | str)}

@@ -5,8 +5,8 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 from paceline import __version__
-from paceline.comparison.assess import best_named
 from paceline.comparison.benchmark.schema import Benchmark, Measured, Row
+from paceline.comparison.measurement import best_named
 from paceline.comparison.report import formatting
 from paceline.comparison.schema import Estimate, Machine, Quality
 from paceline.comparison.statistics import Interval, difference_interval, mean_interval, quotient_interval

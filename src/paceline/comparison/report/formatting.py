@@ -56,9 +56,9 @@ def quality_name(judged_by: Quality) -> str:
 
 
 def target(goal: Target) -> str:
-    if goal.is_share:
-        return f"a {goal.what.replace('_', ' ')} of {percent(goal.value, 1)}"
-    return f"a {goal.what.replace('_', ' ')} of {goal.value:.3g}"
+    what = goal.what.replace("_", " ")
+    article = "an" if what.startswith(tuple("aeiou")) else "a"
+    return f"{article} {what} of {percent(goal.value, 1) if goal.is_share else f'{goal.value:.3g}'}"
 
 
 def cell_name(cell: Cell, comparison_counts: int) -> str:

@@ -33,6 +33,10 @@ class Background:
         self._shared = _Shared.acquire()
         self._is_open = True
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._shared.loop
+
     def call(self, coroutine: Coroutine[Any, Any, Result]) -> Result:  # Any: what it awaits does not matter
         """Run the coroutine and return or raise its result. Ctrl-C cancels it."""
         assert self._is_open, "it was closed"

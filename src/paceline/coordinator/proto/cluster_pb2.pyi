@@ -432,16 +432,18 @@ class CommitStep(_message.Message):
     def __init__(self, run: _Optional[str] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
 
 class OfferRun(_message.Message):
-    __slots__ = ("run", "address", "certificate", "secret")
+    __slots__ = ("run", "address", "certificate", "secret", "name")
     RUN_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
     SECRET_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
     run: str
     address: str
     certificate: str
     secret: bytes
-    def __init__(self, run: _Optional[str] = ..., address: _Optional[str] = ..., certificate: _Optional[str] = ..., secret: _Optional[bytes] = ...) -> None: ...
+    name: str
+    def __init__(self, run: _Optional[str] = ..., address: _Optional[str] = ..., certificate: _Optional[str] = ..., secret: _Optional[bytes] = ..., name: _Optional[str] = ...) -> None: ...
 
 class ListOffers(_message.Message):
     __slots__ = ()

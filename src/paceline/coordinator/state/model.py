@@ -14,6 +14,8 @@ from paceline.coordinator.proto import cluster_pb2 as pb
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 FLEET = "fleet"  # the record whose members are the agents of all hosts; it trains nothing and never ends
+COMMANDS = "commands"  # the same of the commands that train runs with a store, each named by its run
+STANDING = frozenset({FLEET, COMMANDS})
 ENDED = frozenset({pb.RUN_FINISHED, pb.RUN_FAILED, pb.RUN_STOPPED})
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.state import results, samples
-from paceline.coordinator.state.model import FLEET, CoordinatorRecords
+from paceline.coordinator.state.model import STANDING, CoordinatorRecords
 
 
 def run(state: CoordinatorRecords, name: str) -> pb.RunView | pb.Refusal:
@@ -22,7 +22,7 @@ def run(state: CoordinatorRecords, name: str) -> pb.RunView | pb.Refusal:
 
 
 def runs(state: CoordinatorRecords, with_ended: bool) -> pb.RunList:
-    listed = [record.run for name, record in state.runs.items() if name != FLEET]
+    listed = [record.run for name, record in state.runs.items() if name not in STANDING]
     if with_ended:
         listed += [record.run for record in state.ended_runs.values()]
     return pb.RunList(runs=listed)

@@ -11,6 +11,9 @@ and holds the certificate and the secret by which both sides recognize each othe
 what an agent starts, over its own connection: the log has one entry for each run, not one for each
 process. An offer is part of no change and no answer to viewers, who may follow the change feed.
 
+Commands are members of a record of their own, under the name of the run that they train. There, a living
+member is not replaced by another of its name: two commands never train one run.
+
 The epoch of a shard's placement grows with every change. Each push carries it, so that a former
 primary that has not been notified yet is refused.
 """
@@ -19,7 +22,7 @@ import re
 
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.state import generations, results
-from paceline.coordinator.state.model import ENDED, FLEET, RunRecord, keep_newest
+from paceline.coordinator.state.model import COMMANDS, ENDED, FLEET, STANDING, RunRecord, keep_newest
 from paceline.coordinator.state.results import ApplyContext
 
 MAX_OPEN_RUNS = 10_000
@@ -52,8 +55,8 @@ def end_run(context: ApplyContext, request: pb.EndRun) -> pb.Run | pb.Refusal:
     record = results.open_run(context.state, request.run)
     if isinstance(record, pb.Refusal):
         return record
-    if request.run == FLEET:
-        return results.invalid(f"{FLEET!r} is the fleet of agents, which does not end", "stop the agents")
+    if request.run in STANDING:
+        return results.invalid(f"the record {request.run!r} does not end", "end a run, or stop its members")
     if request.phase not in ENDED:
         return results.invalid(
             f"run {request.run!r} cannot end in phase {request.phase}",
@@ -97,8 +100,8 @@ def _why_not_create(context: ApplyContext, request: pb.CreateRun) -> pb.Refusal 
             f"{request.run!r} is not a valid run name",
             "use 1 to 63 lower-case letters, digits or . _ -, a letter or digit first",
         )
-    if request.run == FLEET:
-        return results.invalid(f"{FLEET!r} is the name of the fleet of agents", "choose another name")
+    if request.run in STANDING:
+        return results.invalid(f"the name {request.run!r} is reserved", "choose another name")
     if request.run in context.state.runs or request.run in context.state.ended_runs:
         return results.exists(
             f"there is already a run {request.run!r}", "choose another name; names of ended runs stay in use"
@@ -126,6 +129,8 @@ def _forget_run(context: ApplyContext, run: pb.Run) -> None:
 
 
 AGENT_ROLE = "agent"
+COMMAND_ROLE = "command"
+_STANDING_ROLES = {FLEET: (AGENT_ROLE,), COMMANDS: (COMMAND_ROLE,)}
 WORKER_ROLES = ("worker", "server", "spare")
 MAX_LIVE_WORKERS = 10_000  # per run
 MAX_ENDED_WORKERS = 1_000  # per run
@@ -133,7 +138,8 @@ _WORKER_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}")
 
 
 def join_run(context: ApplyContext, request: pb.JoinRun) -> pb.Worker | pb.Refusal:
-    record = _fleet(context) if request.run == FLEET else results.open_run(context.state, request.run)
+    is_standing = request.run in STANDING
+    record = _standing(context, request.run) if is_standing else results.open_run(context.state, request.run)
     if isinstance(record, pb.Refusal):
         return record
     role = request.role or "worker"
@@ -154,17 +160,17 @@ def join_run(context: ApplyContext, request: pb.JoinRun) -> pb.Worker | pb.Refus
         joined_ms=context.now_ms,
     )
     record.workers[request.worker] = worker
-    if request.run not in context.state.runs:  # the first agent opens the fleet
+    if request.run not in context.state.runs:  # the first member opens it
         context.state.runs[request.run] = record
         context.changed(record.run)
     context.changed(worker)
     return worker
 
 
-def _fleet(context: ApplyContext) -> RunRecord:
-    """The record of the fleet; it becomes part of the state with the first agent that joins."""
-    run = pb.Run(run=FLEET, phase=pb.RUN_RUNNING, min_workers=1, created_ms=context.now_ms)
-    return context.state.runs.get(FLEET) or RunRecord(run)
+def _standing(context: ApplyContext, name: str) -> RunRecord:
+    """The record of the fleet or of commands; it becomes part of the state with its first member."""
+    run = pb.Run(run=name, phase=pb.RUN_RUNNING, min_workers=1, created_ms=context.now_ms)
+    return context.state.runs.get(name) or RunRecord(run)
 
 
 def leave_run(context: ApplyContext, request: pb.LeaveRun) -> pb.Worker | pb.Refusal:
@@ -226,10 +232,16 @@ def _why_not_join(record: RunRecord, name: str, role: str) -> pb.Refusal | None:
             f"{name!r} is not a valid worker name",
             "use 1 to 128 letters, digits or . _ : @ -, a letter or digit first",
         )
-    roles = (AGENT_ROLE,) if record.run.run == FLEET else WORKER_ROLES
+    roles = _STANDING_ROLES.get(record.run.run, WORKER_ROLES)
     if role not in roles:
         return results.invalid(
             f"there is no role {role!r} in {record.run.run!r}", f"use one of {', '.join(roles)}"
+        )
+    if role == COMMAND_ROLE and name in record.workers:
+        facts = record.workers[name].facts
+        return results.exists(
+            f"the run is trained by process {facts.get('pid', '?')} on {facts.get('host', '?')}",
+            "wait until it ends, or follow it:  paceline standby",
         )
     peers = len(record.workers) - (name in record.workers)
     if peers >= MAX_LIVE_WORKERS:
@@ -349,8 +361,8 @@ def offer_run(context: ApplyContext, request: pb.OfferRun) -> pb.Run | pb.Refusa
     record = results.open_run(context.state, request.run)
     if isinstance(record, pb.Refusal):
         return record
-    if request.run == FLEET:
-        return results.invalid("the fleet was offered to itself", "name a run")
+    if request.run in STANDING:
+        return results.invalid(f"{request.run!r} is no run that could be offered", "name a run")
     if len(request.secret) != SECRET_BYTES or not request.address:
         return results.invalid(
             f"the offer of run {request.run!r} has a secret of {len(request.secret)} bytes",

@@ -342,11 +342,26 @@ DATA_ERRORS = (
     ErrorEntry(
         "E809",
         ExitCode.TRAINING_FAILED,
-        "paceline.storage.checkpoint_store:StoreError",
-        "an operation on the checkpoint object store failed",
-        ("credentials or bucket are wrong", "there is no network connection"),
+        "paceline.storage.objects:StoreError",
+        "an operation on the store of a run failed",
+        ("credentials or bucket are wrong", "there is no network connection", "a volume is not mounted"),
         ("aws s3 ls s3://BUCKET", "when the store is available again: paceline train --resume RUN"),
-        "cannot list s3://bucket/runs: AccessDenied",
+        "s3://bucket/runs: cannot list it: AccessDenied",
+    ),
+    ErrorEntry(
+        "E810",
+        ExitCode.TRAINING_FAILED,
+        "paceline.storage.run_store:FencedError",
+        "another command has continued this run, so this one stopped",
+        (
+            "the machine was frozen or cut off, and a standby took over",
+            "the run was resumed from its store on another machine",
+        ),
+        (
+            "follow the run where it trains now: paceline status s3://BUCKET/PREFIX",
+            "delete the run folder of this machine: it is not the run any more",
+        ),
+        "the run in s3://bucket/first was taken over by a command on node-3, so this one stops",
     ),
     ErrorEntry(
         "E901",

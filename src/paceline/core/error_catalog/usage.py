@@ -374,4 +374,17 @@ MACHINE_ERRORS = (
         ("apt-get install iproute2 iptables", "run the command as root on a Linux machine"),
         "test hosts cannot be made here: network namespaces need root, and this is another user",
     ),
+    ErrorEntry(
+        "E212",
+        _NOT,
+        "paceline.training.run_sessions:RunHeldError",
+        "another command trains the run in this store",
+        ("the run is still training on another machine", "a standby has continued it"),
+        (
+            "follow that command: paceline status s3://BUCKET/PREFIX",
+            "continue the run when its machine is lost: paceline standby s3://BUCKET/PREFIX",
+            "after a loss, wait until the lease of the lost command has expired: a few seconds",
+        ),
+        "the run in s3://bucket/first is trained by process 812 on node-3",
+    ),
 )

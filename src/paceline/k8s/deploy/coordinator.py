@@ -5,15 +5,17 @@ Each container sees its own key and no other, and no key is in these objects: th
 See docs/guides/coordinator.md.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from paceline.k8s.deploy import service
 from paceline.k8s.deploy import service as kustomize
 from paceline.k8s.render.pod import Object
+from paceline.k8s.spec.job import COORDINATOR_PORT, clients_secret
 from paceline.plan.codec import Json
 
-PORT = 7400
+PORT = COORDINATOR_PORT
 DATA = "/data"
 PKI = "/pki"
 GRACE_S = 30
@@ -68,11 +70,20 @@ def secret_keys(options: Coordinator) -> list[str]:
 def secret_commands(options: Coordinator) -> list[str]:
     """Commands that create the certificates and their Secret."""
     nodes = " ".join(f"--node {node}={options.host(node)}" for node in options.nodes)
-    files = " ".join(f"--from-file=pki/{name}" for name in secret_keys(options))
     return [
         f"paceline coordinator init-pki --out pki {nodes}",
-        f"kubectl -n {options.namespace} create secret generic {options.tls_secret} {files}",
+        _create_secret(options, options.tls_secret, secret_keys(options)),
+        _create_secret(options, clients_secret(options.name), CLIENT_KEYS),
     ]
+
+
+# Of the Secret that elastic jobs mount: a host sees the worker's certificate, the command both.
+CLIENT_KEYS = ("ca.crt", "admin.crt", "admin.key", "worker.crt", "worker.key")
+
+
+def _create_secret(options: Coordinator, name: str, keys: Iterable[str]) -> str:
+    files = " ".join(f"--from-file=pki/{key}" for key in keys)
+    return f"kubectl -n {options.namespace} create secret generic {name} {files}"
 
 
 def labels(options: Coordinator) -> Object:

@@ -4,7 +4,7 @@ Strict by default: a pod passes Pod Security "restricted", has no API token, and
 takes every secret by reference. `relaxed` describes what `compat` gives up.
 """
 
-from paceline.k8s.objects import EFA, GPU, ZONE
+from paceline.k8s.objects import EFA, ELASTIC_NODES, GPU, ZONE
 from paceline.k8s.spec.job import (
     CACHE,
     CONFIG,
@@ -37,6 +37,11 @@ def labels(intent: JobSpec) -> Object:
 def metadata(intent: JobSpec, name: str) -> Object:
     where: Object = {} if intent.namespace is None else {"namespace": intent.namespace}
     return {"name": name, **where, "labels": labels(intent)}
+
+
+def elastic_annotations(intent: JobSpec) -> Object:
+    """On a job whose pods may come and go, so that following it does not take a lost pod for a failure."""
+    return {} if intent.elastic is None else {"annotations": {ELASTIC_NODES: str(intent.elastic)}}
 
 
 def pod(intent: JobSpec, containers: list[Object], more: Object, *, needs_api: bool = False) -> Object:
@@ -192,7 +197,7 @@ def mounts(intent: JobSpec) -> list[Json]:
         entries.append({"name": volume.claim, "mountPath": volume.path, **only})
     if torch.results == RESULTS:
         entries.append({"name": "results", "mountPath": RESULTS})
-    if torch.config is not None:
+    if intent.files:
         entries.append({"name": "config", "mountPath": CONFIG, "readOnly": True})
     if torch.has_cache:
         entries.append({"name": "cache", "mountPath": CACHE})
@@ -209,7 +214,7 @@ def volumes(intent: JobSpec) -> list[Json]:
         entries.append({"name": volume.claim, "persistentVolumeClaim": claim})
     if torch.results == RESULTS:
         entries.append({"name": "results", "emptyDir": {}})
-    if torch.config is not None:
+    if intent.files:
         entries.append({"name": "config", "configMap": {"name": config_name(intent)}})
     if torch.has_cache:
         entries.append({"name": "cache", "emptyDir": {}})
@@ -237,6 +242,17 @@ def placement(intent: JobSpec) -> Object:
         spread: Object = {"labelSelector": {"matchLabels": labels(intent)}, "topologyKey": ZONE}
         fields["affinity"] = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [spread]}}
     return fields
+
+
+def spread_over_nodes(selected: Object) -> Object:
+    """Pods with these labels go to different nodes where that is possible."""
+    spread: Object = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": selected},
+    }
+    return {"topologySpreadConstraints": [spread]}
 
 
 def torchrun_container(intent: JobSpec, name: str, **more: Json) -> Object:
@@ -281,7 +297,8 @@ def job_metadata(intent: JobSpec) -> Object:
     queue: Object = {} if options.queue is None else {"kueue.x-k8s.io/queue-name": options.queue}
     queue |= {} if options.priority is None else {"kueue.x-k8s.io/priority-class": options.priority}
     where: Object = {} if intent.namespace is None else {"namespace": intent.namespace}
-    return {"name": intent.name, **where, "labels": {**labels(intent), **queue}}
+    more = elastic_annotations(intent)
+    return {"name": intent.name, **where, "labels": {**labels(intent), **queue}, **more}
 
 
 def config_name(intent: JobSpec) -> str:

@@ -4,14 +4,17 @@ import shlex
 
 from paceline.k8s.render.pod import (
     Object,
+    config_name,
     container,
     container_security,
+    elastic_annotations,
     gpu_toleration,
     metadata,
     pod,
     resources,
+    spread_over_nodes,
 )
-from paceline.k8s.spec.job import JobSpec
+from paceline.k8s.spec.job import CONFIG, JobSpec
 from paceline.plan.codec import Json
 
 GCS = 6379
@@ -74,13 +77,7 @@ def _workers(intent: JobSpec) -> Object:
     # /dev/shm is KubeRay's: it mounts memory of the right size when the pod has no volume there.
     worker = container(intent, "ray-worker", resources(intent.worker), **_mounts(intent))
     group_labels: Object = {"app.kubernetes.io/instance": intent.name, "ray.io/group": GROUP}
-    spread: Object = {
-        "maxSkew": 1,
-        "topologyKey": "kubernetes.io/hostname",
-        "whenUnsatisfiable": "ScheduleAnyway",
-        "labelSelector": {"matchLabels": group_labels},
-    }
-    more: Object = {**gpu_toleration(intent.worker), "topologySpreadConstraints": [spread]}
+    more: Object = {**gpu_toleration(intent.worker), **spread_over_nodes(group_labels)}
     return {
         "groupName": GROUP,
         "replicas": intent.pods.wanted,
@@ -97,6 +94,8 @@ def _mounts(intent: JobSpec) -> Object:
     for volume in intent.volumes:
         only: Object = {"readOnly": True} if volume.is_read_only else {}
         mounts.append({"name": volume.claim, "mountPath": volume.path, **only})
+    if intent.files:
+        mounts.append({"name": "config", "mountPath": CONFIG, "readOnly": True})
     return {"volumeMounts": mounts} if mounts else {}
 
 
@@ -105,6 +104,8 @@ def _volumes(intent: JobSpec) -> Object:
         {"name": volume.claim, "persistentVolumeClaim": {"claimName": volume.claim}}
         for volume in intent.volumes
     ]
+    if intent.files:
+        volumes.append({"name": "config", "configMap": {"name": config_name(intent)}})
     return {"volumes": volumes} if volumes else {}
 
 
@@ -129,7 +130,7 @@ def render_rayjob(intent: JobSpec) -> list[Object]:
         {
             "apiVersion": "ray.io/v1",
             "kind": "RayJob",
-            "metadata": metadata(intent, intent.name),
+            "metadata": {**metadata(intent, intent.name), **elastic_annotations(intent)},
             "spec": {
                 "entrypoint": shlex.join(intent.command),
                 "submissionMode": "K8sJobMode",

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import yaml
 
 from paceline.core.go_yaml import parse_plain_scalar
-from paceline.k8s.render import companions, pytorch_jobs, ray, trainjob
+from paceline.k8s.render import companions, elastic, pytorch_jobs, ray, trainjob
 from paceline.k8s.render.pod import Object
 from paceline.k8s.spec.job import RESULTS, JobSpec, Profile, Rendezvous, Target, TorchrunSpec
 
@@ -19,11 +19,18 @@ _RENDERERS: dict[Target, Callable[[JobSpec], list[Object]]] = {
 }
 
 
+_ELASTIC_RENDERERS: dict[Target, Callable[[JobSpec], list[Object]]] = {
+    Target.PYTORCHJOB: elastic.render_elastic_pytorchjob,
+    Target.TRAINJOB: elastic.render_elastic_trainjob,
+    Target.JOB: elastic.render_elastic_job,
+}
+
+
 def render(intent: JobSpec, target: Target) -> list[Object]:
-    objects = _RENDERERS[target](intent)
+    objects = (_RENDERERS if intent.agents is None else _ELASTIC_RENDERERS)[target](intent)
     if intent.torch is not None:
         return [*companions.render_companions(intent), *objects]
-    objects = [*companions.render_claims(intent), *objects]
+    objects = [*companions.render_ray_companions(intent), *objects]
     return [*objects, ray.render_node_port(intent)] if intent.has_node_port else objects
 
 
@@ -76,7 +83,9 @@ def describe_manifest(intent: JobSpec, target: Target) -> list[str]:
         notes.append(
             "results are in the pod of rank 0 and are lost with it; keep them with --checkpoint-volume"
         )
-    if intent.pods.least != intent.pods.most:
+    if intent.elastic is not None:
+        notes += elastic.describe_command(intent, target)
+    elif intent.pods.least != intent.pods.most:
         notes.append("the number of workers is fixed at the start; the run ends if it changes")
     return notes
 
@@ -96,7 +105,8 @@ def _of_kind(intent: JobSpec, torch: TorchrunSpec, target: Target) -> list[str]:
             is_static = torch.rendezvous is Rendezvous.STATIC
             added = "training-operator adds a container init-pytorch (alpine) to Workers, without a security"
             added += " context; where Pod Security is enforced, configure another template in the operator"
-            return [never_starts, *([added] if is_static and intent.pods.wanted > 1 else [])]
+            has_master_and_workers = intent.elastic is not None or (is_static and intent.pods.wanted > 1)
+            return [never_starts, *([added] if has_master_and_workers else [])]
         case Target.TRAINJOB:
             return [never_starts, *_of_trainer(torch)]
         case Target.JOB:

@@ -34,9 +34,8 @@ def render_runtime(intent: JobSpec) -> Object:
     limits = intent.limits
     job: Object = {"backoffLimit": 0}
     job["template"] = template(intent, torchrun_container(intent, NODE), restartPolicy="Never")
-    step: Object = {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}
     jobs: Object = {"failurePolicy": {"maxRestarts": limits.retries}} if limits.retries else {}
-    jobs["replicatedJobs"] = [{"name": NODE, "template": {"metadata": step, "spec": job}}]
+    jobs["replicatedJobs"] = [{"name": NODE, "template": {"metadata": trainer_step(), "spec": job}}]
     where = metadata(intent, intent.name)
     where["labels"] = {**labels(intent), "trainer.kubeflow.org/framework": "torch"}
     return {
@@ -48,6 +47,11 @@ def render_runtime(intent: JobSpec) -> Object:
             "template": {"spec": jobs},
         },
     }
+
+
+def trainer_step() -> Object:
+    """Metadata of the job whose pods and container are those of the TrainJob's `trainer`."""
+    return {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}
 
 
 GROUP = "trainer.kubeflow.org"

@@ -15,6 +15,8 @@ from paceline.k8s.kinds import HYPERPOD_JOB, JOB, PYTORCH_JOB, RAY_CLUSTER, RAY_
 RAY_VERSION = "2.60.0"  # of the image that docker/ray.Dockerfile builds
 
 PORT = 29500  # torchrun's own
+COORDINATOR_PORT = 7400
+NAMESPACE_VARIABLE = "POD_NAMESPACE"
 # Mount paths in a pod.
 SHM = "/dev/shm"
 RESULTS = "/results"
@@ -47,6 +49,17 @@ _KINDS = {
 ON_RAY = (Target.RAYJOB, Target.RAYCLUSTER)
 
 
+@dataclass(frozen=True, slots=True)
+class NodeRange:
+    """Fewest and most nodes of an elastic job."""
+
+    least: int
+    most: int
+
+    def __str__(self) -> str:
+        return f"{self.least}:{self.most}"
+
+
 class Profile(StrEnum):
     STRICT = "strict"  # pods pass Pod Security "restricted"
     COMPAT = "compat"  # for images that must run as root
@@ -71,6 +84,7 @@ class Flag:
     name: str | None = None  # if it differs from the field's name
     shows_default: bool = False
     may_be_unsaid: bool = False  # the command gets None if the flag was not given
+    is_range: bool = False  # a number, or MIN:MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +139,25 @@ class Limits:
 class TorchrunOptions:
     """The options of jobs whose processes torchrun starts, in the order of --help."""
 
-    nodes: int | None = field(
-        default=None, metadata={"flag": Flag("Number of pods. [default: 1]", "N", between=(1, 1000))}
+    nodes: int | NodeRange | None = field(
+        default=None,
+        metadata={
+            "flag": Flag(
+                "Number of pods; with --elastic fewest and most hosts. [default: 1]",
+                "N|MIN:MAX",
+                between=(1, 1000),
+                is_range=True,
+            )
+        },
+    )
+    coordinator: str | None = field(
+        default=None,
+        metadata={
+            "flag": Flag(
+                "Coordinator of `cluster deploy` for --elastic, and its nodes. [default: 3 nodes]",
+                "NAME[:NODES]",
+            )
+        },
     )
     gpus_per_node: int = field(
         default=0, metadata={"flag": Flag("GPUs per pod.", between=(0, 64), shows_default=True)}
@@ -356,9 +387,9 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigFile:
-    """A file of settings that travels with the job."""
+    """A file of settings, or a script, that travels with the job."""
 
-    name: str  # config.yaml, config.toml
+    name: str  # config.yaml, config.toml, train.py
     text: str
 
 
@@ -373,11 +404,35 @@ class TorchrunSpec:
     results: str  # the folder that holds the run's
     volumes: tuple[Volume, ...] = ()
     claims: tuple[Claim, ...] = ()
-    config: ConfigFile | None = None
     variables: tuple[tuple[str, str], ...] = ()
     node_labels: tuple[tuple[str, str], ...] = ()  # labels of eligible nodes
     service_account: str | None = None
     has_cache: bool = False  # a place for what is downloaded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentsSpec:
+    """Spec of an elastic job: `pods` that each run an agent, and one more pod with the command of the run."""
+
+    coordinator: str  # its name, which is that of its Service
+    coordinator_nodes: int
+    agent: tuple[str, ...]  # command of a host
+
+    @property
+    def addresses(self) -> str:
+        """The kubelet fills in the namespace."""
+        nodes = range(1, self.coordinator_nodes + 1)
+        service = f"{self.coordinator}.$({NAMESPACE_VARIABLE}).svc"
+        return ",".join(f"{self.coordinator}-{node}.{service}:{COORDINATOR_PORT}" for node in nodes)
+
+    @property
+    def secret(self) -> str:
+        return clients_secret(self.coordinator)
+
+
+def clients_secret(coordinator: str) -> str:
+    """The Secret with the certificates of the clients of a deployed coordinator."""
+    return f"{coordinator}-clients"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -395,6 +450,10 @@ class JobSpec:
     has_node_port: bool = False
     limits: Limits = field(default_factory=Limits)
     ray_version: str = RAY_VERSION
+    files: tuple[ConfigFile, ...] = ()  # in a ConfigMap, mounted into every pod at CONFIG
+    script_sha256: str | None = None  # of the training script among them
     volumes: tuple[Volume, ...] = ()  # of Ray's pods; those of torchrun's are in `torch`
     claims: tuple[Claim, ...] = ()
     torch: TorchrunSpec | None = None  # None: Ray starts the processes
+    elastic: NodeRange | None = None  # hosts that may come and go
+    agents: AgentsSpec | None = None  # None: torchrun or Ray starts the processes

@@ -9,11 +9,23 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from paceline.config.environment import Facts
 from paceline.config.train_config import TrainConfig
 from paceline.core.errors import ManifestError, Problem
 from paceline.k8s.objects import MAX_RAY_NAME_LENGTH, read_quantity
-from paceline.k8s.spec.command import facts_in_pods, plan_of, train_command
-from paceline.k8s.spec.job import RAY_VERSION, Claim, JobOptions, JobSpec, Pods, Profile, Size, Volume
+from paceline.k8s.spec.command import facts_in_pods, plan_of, run_command, train_command
+from paceline.k8s.spec.elastic import elastic_config, node_range
+from paceline.k8s.spec.job import (
+    RAY_VERSION,
+    Claim,
+    JobOptions,
+    JobSpec,
+    NodeRange,
+    Pods,
+    Profile,
+    Size,
+    Volume,
+)
 from paceline.k8s.spec.readers import (
     check_names,
     find_inexpressible_settings,
@@ -23,24 +35,34 @@ from paceline.k8s.spec.readers import (
     read_secrets,
     read_volumes,
 )
+from paceline.k8s.spec.script import JobScript
+from paceline.k8s.spec.torchrun import range_problem
+from paceline.plan.catalog import MODES, Channel, server_names
+from paceline.plan.decide import elastic_of
 from paceline.plan.plan import Device, Launcher, Placement, Plan, Transport
 
 _ALSO_FOR_RAY = ("--nodes", "--gpus-per-node", "--volume", "--create-volume")
 _LEAST_MEMORY = 1 << 29  # Ray's own processes need about this much
 
 
-def build_ray_spec(config: TrainConfig, options: JobOptions, earlier: Sequence[Problem] = ()) -> JobSpec:
+def build_ray_spec(
+    config: TrainConfig,
+    options: JobOptions,
+    earlier: Sequence[Problem] = (),
+    script: JobScript | None = None,
+) -> JobSpec:
     """`earlier`: problems that were met while the settings were read."""
     earlier = [*earlier, *_not_for_ray(options)]
     if earlier:
         raise ManifestError(earlier)
     options = _by_nodes(options)
     facts = facts_in_pods(config)
-    config = _on_ray(config, options)
+    elastic = None if elastic_of(config) is None else node_range(options)
+    config = _on_ray(config, options, elastic)
     plan = plan_of(config, facts)
     worker = replace(options.worker, gpus=options.gpus_per_worker)
     nodes = math.ceil(plan.num_workers / max(1, worker.gpus))
-    pods, problems = _pods(nodes, options)
+    pods, problems = _pods(nodes, options) if elastic is None else _elastic_pods(elastic, options)
     secrets, unread = read_secrets(options.secret_env)
     volumes, claims, odd = _volumes(options)
     problems += [*unread, *check_names(plan.run, options, MAX_RAY_NAME_LENGTH), *_sizes(options)]
@@ -56,7 +78,7 @@ def build_ray_spec(config: TrainConfig, options: JobOptions, earlier: Sequence[P
         name=plan.run,
         image=options.image,
         pods=pods,
-        command=train_command(config, facts),
+        command=_command(config, facts, script),
         namespace=options.namespace,
         head=options.head,
         worker=worker,
@@ -68,18 +90,33 @@ def build_ray_spec(config: TrainConfig, options: JobOptions, earlier: Sequence[P
         ray_version=options.ray_version,
         volumes=volumes,
         claims=claims,
+        elastic=elastic,
+        files=() if script is None else script.files,
+        script_sha256=None if script is None else script.sha256,
     )
 
 
-def _on_ray(config: TrainConfig, options: JobOptions) -> TrainConfig:
+def _command(config: TrainConfig, facts: Facts, script: JobScript | None) -> tuple[str, ...]:
+    if script is None:
+        return train_command(config, facts)
+    config = replace(config, num_workers=plan_of(config, facts).num_workers)
+    return (*run_command(config, facts), *script.command)
+
+
+def _on_ray(config: TrainConfig, options: JobOptions, elastic: NodeRange | None) -> TrainConfig:
     if config.launcher not in (None, Launcher.RAY):
         message = f"launcher is {config.launcher}, but a job of a Ray cluster uses launcher ray"
         raise ManifestError([Problem(message, "leave launcher out", config.origin("launcher"))])
     device = Device.CUDA if options.gpus_per_worker and config.device is None else config.device
-    workers = config.num_workers
-    if options.torch.nodes is not None and workers is None:
-        workers = options.torch.nodes * max(1, options.gpus_per_worker)
-    return replace(config, launcher=Launcher.RAY, address="auto", device=device, num_workers=workers)
+    config = replace(config, launcher=Launcher.RAY, address="auto", device=device)
+    nodes = options.torch.nodes
+    if elastic is not None:
+        return elastic_config(config, elastic, max(1, options.gpus_per_worker))
+    if isinstance(nodes, NodeRange):
+        raise ManifestError([range_problem(nodes)])
+    if nodes is not None and config.num_workers is None:
+        return replace(config, num_workers=nodes * max(1, options.gpus_per_worker))
+    return config
 
 
 def _by_nodes(options: JobOptions) -> JobOptions:
@@ -116,6 +153,16 @@ def _pods(count: int, options: JobOptions) -> tuple[Pods, list[Problem]]:
     return Pods(wanted=count, least=bounds[0], most=bounds[1], is_automatic=flag == "autoscale"), []
 
 
+def _elastic_pods(nodes: NodeRange, options: JobOptions) -> tuple[Pods, list[Problem]]:
+    """Ray's autoscaler brings the pods that workers wait for, and removes idle ones."""
+    problems = [
+        Problem(f"{flag} is set, but --nodes has the range of an elastic job", "leave it out", flag)
+        for flag, text in (("--autoscale", options.autoscale), ("--resizable", options.resizable))
+        if text
+    ]
+    return Pods(wanted=nodes.least, least=nodes.least, most=nodes.most, is_automatic=True), problems
+
+
 def _ray_version(options: JobOptions) -> list[Problem]:
     if re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9]+", options.ray_version):
         return []
@@ -143,10 +190,15 @@ def _check_room(plan: Plan, worker: Size, pods: int) -> list[Problem]:
         message = "device is cuda, but the worker pods have no GPU"
         hint = "add --gpus-per-worker 1"
         problems.append(Problem(message, hint, "--device"))
-    if plan.elastic is not None:
-        message = "workers of an elastic run share the memory of one machine, but pods do not share memory"
-        problems.append(Problem(message, "use --restarts 3 instead of --elastic", "--elastic"))
-    participants = plan.num_workers + (plan.transport is Transport.TCP)
+    if plan.elastic is not None and plan.transport is not Transport.TCP:
+        message = "workers in memory that they share cannot be in several pods"
+        problems.append(Problem(message, "leave transport out", "--transport"))
+    if plan.elastic is not None and (server_names(plan) or _stays_on_one_machine(plan.mode)):
+        message = f"elastic runs of mode {plan.mode} stay on one machine, but pods are several"
+        hint = "use --mode ssgd, localsgd, diloco, fedavg or adaptive, or --restarts 3 instead of --elastic"
+        problems.append(Problem(message, hint, "--mode"))
+    has_server = plan.elastic is None and plan.transport is Transport.TCP
+    participants = plan.num_workers + has_server
     places = worker.cpus // plan.threads_per_worker
     placement = None if plan.ray is None else plan.ray.placement
     capacity = pods * places
@@ -163,3 +215,8 @@ def _check_room(plan: Plan, worker: Size, pods: int) -> list[Problem]:
             hint += ", or leave placement out"
         problems.append(Problem(message, hint))
     return problems
+
+
+def _stays_on_one_machine(mode: str) -> bool:
+    """Elastic runs of torch's own modes."""
+    return mode in MODES and MODES[mode].channel is Channel.TORCH

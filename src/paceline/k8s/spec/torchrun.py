@@ -20,9 +20,11 @@ from paceline.k8s.spec.job import (
     ConfigFile,
     JobOptions,
     JobSpec,
+    NodeRange,
     Pods,
     Profile,
     Rendezvous,
+    SecretVariable,
     Target,
     TorchrunSpec,
     Volume,
@@ -40,9 +42,10 @@ from paceline.k8s.spec.readers import (
     read_volumes,
     secret_of,
 )
+from paceline.k8s.spec.script import JobScript
 from paceline.plan.plan import Device, Launcher, Plan
 
-_LEAST_MEMORY = 1 << 29  # torch alone needs about this much
+LEAST_MEMORY = 1 << 29  # torch alone needs about this much
 _PROGRAM = re.compile(r"[A-Za-z0-9._/-]+")
 _RUNTIME = re.compile(r"((Cluster)?TrainingRuntime/)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
@@ -100,7 +103,7 @@ def _check_room(plan: Plan, options: JobOptions, procs: int) -> list[Problem]:
         problems.append(Problem(message, hint, "--worker-cpus"))
     memory = read_quantity(size.memory)
     shm = read_quantity(torch.shm)
-    if memory is None or memory < _LEAST_MEMORY:
+    if memory is None or memory < LEAST_MEMORY:
         message = f"worker_memory is {size.memory!r}, but it must be an amount of at least 512Mi"
         problems.append(Problem(message, "write --worker-memory 4Gi, for example", "--worker-memory"))
     elif shm is None or not 0 < shm < memory:
@@ -199,7 +202,11 @@ class AttachedConfig:
 
 
 def build_torchrun_spec(
-    config: TrainConfig, options: JobOptions, target: Target, travelling: AttachedConfig | None = None
+    config: TrainConfig,
+    options: JobOptions,
+    target: Target,
+    travelling: AttachedConfig | None = None,
+    script: JobScript | None = None,
 ) -> JobSpec:
     torch = options.torch
     procs = torch.procs_per_node or max(1, torch.gpus_per_node)
@@ -207,32 +214,47 @@ def build_torchrun_spec(
     config, more = _sized(config, pods.wanted * procs)
     facts = _facts(config, pods.wanted, procs, options)
     plan = plan_of(config, facts)
-    read, unread = _read(options, pods.most)
-    secret_texts = [*options.secret_env, *([secret_of(torch.hf_secret)] if torch.hf_secret else [])]
-    secrets, unknown = read_secrets(secret_texts)
-    problems += [
-        *more,
-        *unread,
-        *unknown,
-        *check_names(plan.run, options, MAX_NAME_LENGTH),
-        *find_inexpressible_settings(config),
-    ]
-    problems += find_reserved((secret.name for secret in secrets), "--secret-env")
-    problems += check_torchrun_options(plan, options, target, procs)
-    results, elsewhere = _results(config, read.checkpoints)
-    problems += elsewhere
+    read, unread = read_parts(config, options, plan.run, pods.most)
+    if torch.coordinator is not None:
+        message = "coordinator is set, but the run is not elastic"
+        problems.append(Problem(message, "add --elastic, or leave it out", "--coordinator"))
+    problems += [*more, *unread, *check_torchrun_options(plan, options, target, procs)]
     if problems:
         raise ManifestError(problems)
-    file = None if travelling is None else travelling.file
+    return assemble_spec(
+        plan,
+        options,
+        read,
+        pods,
+        command=_command(config, facts, read.results, options, travelling, script),
+        procs=procs,
+        program=_program(options, target),
+        config=None if travelling is None else travelling.file,
+        script=script,
+    )
+
+
+def assemble_spec(
+    plan: Plan,
+    options: JobOptions,
+    read: "OptionParts",
+    pods: Pods,
+    *,
+    command: tuple[str, ...],
+    procs: int,
+    program: str,
+    config: ConfigFile | None,
+    script: JobScript | None,
+) -> JobSpec:
+    torch = options.torch
     spec = TorchrunSpec(
         options=torch,
         procs=procs,
-        program=_program(options, target),
+        program=program,
         rendezvous=_rendezvous(options),
-        results=results,
+        results=read.results,
         volumes=read.volumes,
         claims=read.claims,
-        config=file,
         variables=read.variables,
         node_labels=read.node_labels,
         service_account=plan.run if torch.rbac else torch.service_account,
@@ -242,29 +264,41 @@ def build_torchrun_spec(
         name=plan.run,
         image=options.image,
         pods=pods,
-        command=_command(config, facts, results, options, travelling),
+        command=command,
         namespace=options.namespace,
+        head=options.head,
         worker=replace(options.worker, gpus=torch.gpus_per_node),
         profile=Profile(options.profile),
-        secrets=secrets,
+        secrets=read.secrets,
         pull_secret=options.pull_secret,
         limits=options.limits,
         torch=spec,
+        files=travelling_files(config, script),
+        script_sha256=None if script is None else script.sha256,
     )
 
 
+def travelling_files(config: ConfigFile | None, script: JobScript | None) -> tuple[ConfigFile, ...]:
+    files = () if script is None else script.files
+    return files if config is None else (config, *files)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Reading:
+class OptionParts:
     """Options that are texts of several parts, parsed."""
 
     volumes: tuple[Volume, ...]
-    checkpoints: Volume | None
     claims: tuple[Claim, ...]
     variables: tuple[tuple[str, str], ...]
     node_labels: tuple[tuple[str, str], ...]
+    secrets: tuple[SecretVariable, ...]
+    results: str  # the folder that holds the run's
 
 
-def _read(options: JobOptions, nodes: int) -> tuple[_Reading, list[Problem]]:
+def read_parts(
+    config: TrainConfig, options: JobOptions, run: str, nodes: int
+) -> tuple[OptionParts, list[Problem]]:
+    """The parts, and every problem of names and texts."""
     torch = options.torch
     checkpoint = [] if torch.checkpoint_volume is None else [torch.checkpoint_volume]
     checkpoint = [text if ":" in text else f"{text}:/checkpoints" for text in checkpoint]
@@ -274,19 +308,30 @@ def _read(options: JobOptions, nodes: int) -> tuple[_Reading, list[Problem]]:
     claims, unknown = read_claims(torch.create_volumes, volumes, nodes)
     variables, odd = read_variables(torch.env)
     labels, strange = read_labels(torch.node_selector, "--node-selector")
+    hf_secret = [secret_of(torch.hf_secret)] if torch.hf_secret else []
+    secrets, unreadable = read_secrets([*options.secret_env, *hf_secret])
+    results, elsewhere = _results(config, checkpoints[0] if checkpoints else None)
     if torch.instance_type is not None:
         labels = (*labels, (INSTANCE_TYPE, torch.instance_type))
     if checkpoints and checkpoints[0].is_read_only:
         hint = "leave :ro out"
         problems = [*problems, Problem("checkpoint_volume cannot be read-only", hint, "--checkpoint-volume")]
-    reading = _Reading(
+    problems = [*problems, *unread, *unknown, *odd, *strange, *unreadable, *find_mount_conflicts(volumes)]
+    problems += [
+        *check_names(run, options, MAX_NAME_LENGTH),
+        *find_inexpressible_settings(config),
+        *find_reserved((secret.name for secret in secrets), "--secret-env"),
+        *elsewhere,
+    ]
+    parts = OptionParts(
         volumes=volumes,
-        checkpoints=checkpoints[0] if checkpoints else None,
         claims=claims,
         variables=variables,
         node_labels=labels,
+        secrets=secrets,
+        results=results,
     )
-    return reading, [*problems, *unread, *unknown, *odd, *strange, *find_mount_conflicts(volumes)]
+    return parts, problems
 
 
 def _program(options: JobOptions, target: Target) -> str:
@@ -300,12 +345,19 @@ def _rendezvous(options: JobOptions) -> Rendezvous:
 
 def _pods(options: JobOptions) -> tuple[Pods, list[Problem]]:
     nodes = options.torch.nodes or 1
+    if isinstance(nodes, NodeRange):
+        return Pods(wanted=nodes.most, least=nodes.most, most=nodes.most), [range_problem(nodes)]
     text = options.torch.elastic_nodes
     fixed = Pods(wanted=nodes, least=nodes, most=nodes)
     if text is None:
         return fixed, []
     bounds, problems = read_range("elastic-nodes", text, nodes, "the job has {} nodes", "--nodes")
     return (fixed if bounds is None else Pods(wanted=nodes, least=bounds[0], most=bounds[1])), problems
+
+
+def range_problem(nodes: NodeRange) -> Problem:
+    message = f"nodes is the range {nodes}, but the run is not elastic"
+    return Problem(message, f"add --elastic, or write --nodes {nodes.most}", "--nodes")
 
 
 def _sized(config: TrainConfig, size: int) -> tuple[TrainConfig, list[Problem]]:
@@ -351,24 +403,30 @@ def _results(config: TrainConfig, checkpoints: Volume | None) -> tuple[str, list
 
 
 def _command(
-    config: TrainConfig, facts: Facts, results: str, options: JobOptions, travelling: AttachedConfig | None
+    config: TrainConfig,
+    facts: Facts,
+    results: str,
+    options: JobOptions,
+    travelling: AttachedConfig | None,
+    script: JobScript | None,
 ) -> tuple[str, ...]:
     if travelling is None:
-        argv = list(worker_command(_without_paths(config), facts))
+        argv = list(worker_command(without_paths(config), facts, has_script=script is not None))
     else:
         argv = ["-m", "paceline.worker", "--config", f"{CONFIG}/{travelling.file.name}"]
-        argv += flags_of(_without_paths(_unsized(travelling.beside)))
+        argv += flags_of(without_paths(_unsized(travelling.beside)))
     if options.torch.gpus_per_node and "--device" not in argv:
         argv += ["--device", "cuda"]  # a GPU that does not work shall not go unnoticed
-    argv += _path_flags(config, results)
-    return tuple(argv) if options.torch.checkpoint_volume is None else (*argv, "--resume", "auto")
+    argv += path_flags(config, results)
+    argv += [] if options.torch.checkpoint_volume is None else ["--resume", "auto"]
+    return tuple(argv) if script is None else (*argv, *script.command)
 
 
-def _without_paths(config: TrainConfig) -> TrainConfig:
+def without_paths(config: TrainConfig) -> TrainConfig:
     return replace(config, save_dir=None, run_dir=None)
 
 
-def _path_flags(config: TrainConfig, results: str) -> list[str]:
+def path_flags(config: TrainConfig, results: str) -> list[str]:
     for key in ("run_dir", "save_dir"):
         if (config.origin(key) or "").startswith("--"):
             return [f"--{key.replace('_', '-')}", str(getattr(config, key))]

@@ -131,8 +131,25 @@ def find_in_job_spec(spec: Spec, path: Path, default_policy: str | None = None) 
     if "podFailurePolicy" in spec and pod.get("restartPolicy") != "Never":
         message = 'only "Never" is supported when podFailurePolicy is specified'
         yield Finding((*where, "restartPolicy"), message, "write restartPolicy: Never")
+    yield from _find_in_failure_policy(mapping(spec, "podFailurePolicy"), (*path, "podFailurePolicy"))
     if "selector" in spec and not spec.get("manualSelector"):
         yield Finding((*path, "selector"), "`selector` not auto-generated", "leave it out")
+
+
+_POD_CONDITIONS = ("DisruptionTarget", "PodScheduled", "Ready", "Initialized", "ContainersReady")
+
+
+def _find_in_failure_policy(policy: Spec, path: Path) -> Iterator[Finding]:
+    for number, rule in enumerate(mappings(policy, "rules")):
+        where = (*path, "rules", number)
+        if "onExitCodes" in rule and mapping(rule, "onExitCodes").get("operator") not in ("In", "NotIn"):
+            message = 'Unsupported value: supported values: "In", "NotIn"'
+            yield Finding((*where, "onExitCodes", "operator"), message, "write operator: In")
+        for index, condition in enumerate(mappings(rule, "onPodConditions")):
+            if condition.get("type") not in _POD_CONDITIONS:
+                message = f"Kubernetes sets no condition {condition.get('type')} on pods"
+                inside = (*where, "onPodConditions", index, "type")
+                yield Finding(inside, message, "write type: DisruptionTarget", is_advice=True)
 
 
 def find_in_commands(pod: Spec, path: Path, nodes: int | None, procs: str | None = None) -> Iterator[Finding]:

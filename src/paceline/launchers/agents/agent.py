@@ -27,7 +27,7 @@ from paceline.coordinator.server.access_policy import Role
 from paceline.coordinator.state.model import FLEET
 from paceline.coordinator.state.runs import AGENT_ROLE
 from paceline.core import environ
-from paceline.core.clock import boot_id, monotonic_s
+from paceline.core.clock import ActiveTimeout, boot_id, monotonic_s
 from paceline.core.errors import AlreadyThereError, NotReadyError, PeerLostError
 from paceline.launchers.agents.hosted_run import Helper, HostedRun, Slots
 from paceline.launchers.agents.hub import own_address
@@ -37,6 +37,7 @@ READ_S = 3.0  # for the coordinator to answer
 FIRST_RETRY_S = 0.5
 MAX_RETRY_S = 15.0  # between two attempts to reach the command of a run
 POLL_S = 0.2
+NAME_S = 30.0  # for an agent of this name that was lost to lose its lease
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,7 @@ class AgentSettings:
     labels: Mapping[str, str]
     scratch: Path | None  # where the folders of runs are made; None: the system's temporary folder
     drain_timeout_s: float
+    run: str | None = None  # serve runs of this name only; None: all runs of the coordinator
 
 
 @dataclass(slots=True)
@@ -93,7 +95,9 @@ class Agent:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
-        await asyncio.to_thread(self._check_name)
+        await self._check_name()
+        if self._draining.is_set():
+            return
         membership = self._join(loop)
         self._spare = Helper()
         free = self._slots.free
@@ -122,21 +126,38 @@ class Agent:
             raise KeyboardInterrupt
         self._draining.set()
 
-    def _check_name(self) -> None:
-        """AlreadyThereError if an agent of another process has this name."""
+    async def _check_name(self) -> None:
+        """AlreadyThereError if an agent of another process has this name, and keeps it.
+
+        A pod that replaces another has its name, and on the same node also its process number.
+        """
         name = self.settings.name
+        patience = ActiveTimeout(NAME_S)
+        has_noted = False
+        while not self._draining.is_set() and (host := await asyncio.to_thread(self._holder_of_name)):
+            if not patience.next_s():
+                raise AlreadyThereError(
+                    f"there is already an agent {name!r}, on {host}",
+                    "name this one with --name, or stop the other",
+                )
+            if not has_noted:
+                self.note(f"waiting for the agent {name!r} on {host} to leave")
+            has_noted = True
+            await asyncio.sleep(FIRST_RETRY_S)
+
+    def _holder_of_name(self) -> str | None:
+        """The host of another agent with this name; None: there is none."""
         try:
             with open_coordinators(self.settings.coordinators, Role.WORKER).blocking_client(READ_S) as client:
                 fleet = client.read("Members.List", pb.ListWorkers(run=FLEET), pb.WorkerList)
         except (RefusedError, UnreachableError):
-            return  # there is no fleet yet, or no coordinator: the join is tried until there is one
+            return None  # there is no fleet yet, or no coordinator: the join is tried until there is one
         for agent in fleet.workers:
             is_here = agent.facts["boot"] == boot_id()
-            if agent.worker == name and not (is_here and not Path(f"/proc/{agent.facts['pid']}").exists()):
-                raise AlreadyThereError(
-                    f"there is already an agent {name!r}, on {agent.facts['host']}",
-                    "name this one with --name, or stop the other",
-                )
+            has_ended = is_here and not Path(f"/proc/{agent.facts['pid']}").exists()
+            if agent.worker == self.settings.name and not has_ended:
+                return agent.facts["host"]
+        return None
 
     def _join(self, loop: asyncio.AbstractEventLoop) -> Membership:
         settings = self.settings
@@ -168,7 +189,8 @@ class Agent:
             return
         self._has_noted_silence = False
         self._noted = {run: text for run, text in self._noted.items() if run in self._retries}
-        offered = {offer.run: offer for offer in listed.offers}
+        only = self.settings.run
+        offered = {offer.run: offer for offer in listed.offers if only in (None, offer.name)}
         self._retries = {run: retry for run, retry in self._retries.items() if run in offered}
         for run, offer in offered.items():
             retry = self._retries.get(run)

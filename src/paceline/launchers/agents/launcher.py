@@ -12,6 +12,7 @@ from pathlib import Path
 from paceline.coordinator.client.endpoints import open_coordinators
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.run_endpoint import CoordinatorEndpoint
+from paceline.core import environ
 from paceline.launchers.agents.folder import RunFolder
 from paceline.launchers.agents.group import AgentGroup
 from paceline.launchers.agents.hub import Hub, own_address
@@ -75,7 +76,9 @@ class Agents:
     """Agents come by themselves, and serve other runs when they have left this one."""
 
     hint = "start `paceline agent` on more hosts"
-    start_s = 0.0
+
+    def __init__(self) -> None:
+        self.start_s = environ.host_timeout_s()
 
     def arrived(self, host: str, hello: Message) -> None: ...
 
@@ -84,12 +87,16 @@ class Agents:
 
 @contextmanager
 def offered_to_agents(
-    _plan: Plan, hub: Hub, endpoint: CoordinatorEndpoint, _note: Note
+    plan: Plan, hub: Hub, endpoint: CoordinatorEndpoint, _note: Note
 ) -> Iterator[HostSource]:
     """The run's offer at its coordinator, which agents read."""
     with open_coordinators(endpoint.coordinators).blocking_client() as client:
         offer = pb.OfferRun(
-            run=endpoint.run, address=hub.address, certificate=hub.certificate, secret=hub.secret
+            run=endpoint.run,
+            address=hub.address,
+            certificate=hub.certificate,
+            secret=hub.secret,
+            name=plan.run,
         )
         client.write("Runs.Offer", offer, pb.Run)
         yield Agents()

@@ -18,6 +18,7 @@ import grpc
 from google.protobuf.message import Message
 
 from paceline.coordinator.client.aio import Client, RefusedError, UnreachableError
+from paceline.coordinator.client.blocking import Background
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.core.clock import ActiveTimeout
 from paceline.core.errors import PacelineError, SilenceError
@@ -48,14 +49,18 @@ class Membership:
         facts: Mapping[str, str] | None = None,
         on_run: Callable[[], None] = lambda: None,
         is_alone: Callable[[], bool] = lambda: False,
+        background: Background | None = None,
     ) -> None:
         """`facts`: what the others need besides the address.
 
         `on_run`: called in this object's thread whenever the run's record was read or has changed.
 
         `is_alone`: the run ends without the coordinator, so that its answers are not waited for.
+
+        `background`: the loop of a process with other clients, instead of a thread of its own.
         """
         self._is_alone = is_alone
+        self._background = background
         self._connect = connect
         self._run = run
         self._worker = worker
@@ -72,10 +77,14 @@ class Membership:
         self._lease_s = 1.0  # until the coordinator sends its length
         self._failure: PacelineError | None = None
         self._on_over: Callable[[], None] = lambda: None
-        self._loop = asyncio.new_event_loop()
         self._main: asyncio.Task[None] | None = None
-        self._thread = threading.Thread(target=self._live, name="membership", daemon=True)
-        self._thread.start()
+        self._over = threading.Event()
+        if background is not None:
+            self._loop = background.loop
+            background.begin(self._begin)
+            return
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._run_loop, name="membership", daemon=True).start()
 
     # Called by the training thread.
 
@@ -137,7 +146,7 @@ class Membership:
         self._leave_reason = reason
         with suppress(RuntimeError):  # the thread and its loop have already ended
             self._loop.call_soon_threadsafe(end)
-        self._thread.join()
+        self._over.wait()
 
     def _connected(self, timeout_s: float) -> Client:
         with self._changed:
@@ -155,22 +164,32 @@ class Membership:
         except CancelledError as error:
             raise TimeoutError("the connection was closed") from error
 
-    # The thread.
+    # On the loop.
 
-    def _live(self) -> None:
+    def _run_loop(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self._main = self._loop.create_task(self._belong())
-            self._loop.run_until_complete(self._main)
-        except asyncio.CancelledError:
-            pass  # close() was called
+            with suppress(asyncio.CancelledError):  # close() was called
+                self._loop.run_until_complete(self._begin())
+        finally:
+            self._loop.close()
+            self._over.set()
+
+    def _begin(self) -> "asyncio.Task[None]":
+        self._main = self._loop.create_task(self._live())
+        if self._background is not None:
+            self._main.add_done_callback(lambda _: self._over.set())
+        return self._main
+
+    async def _live(self) -> None:
+        try:
+            await self._belong()
         except PacelineError as error:
             with self._changed:
                 self._failure = error
                 self._changed.notify_all()
         finally:
             self._client = None
-            self._loop.close()
 
     async def _belong(self) -> None:
         async with self._connect() as client:

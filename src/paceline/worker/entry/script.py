@@ -18,6 +18,7 @@ import torch
 
 from paceline.core.errors import PacelineError, ScriptError, script_error
 from paceline.core.ids import Rank
+from paceline.events import custom_metrics
 from paceline.plan.codec import Json
 from paceline.plan.plan import Dtype, Plan
 from paceline.tasks.load import in_one_line, raised_at, user_frames
@@ -27,8 +28,10 @@ from paceline.worker.participant import ParticipantBody
 from paceline.worker.reporting import TERMINATING_ERRORS, Report
 from paceline.worker.script.facts import ScriptFacts, ScriptFile, file_of
 from paceline.worker.script.hosts import ElasticHost, ParticipantHost, ProbeHost, ServerHost
+from paceline.worker.script.port import ScriptDoneError, ScriptHost
 from paceline.worker.script.run import enter
-from paceline.worker.script.session import ScriptDoneError, ScriptHost, ScriptSession
+from paceline.worker.script.session import ScriptSession
+from paceline.worker.script.trial import TrialHost
 from paceline.worker.self_monitor import with_self_monitor
 from paceline.worker.wiring import set_up_torch
 
@@ -47,9 +50,37 @@ def _work(rank: Rank, context: WorkerContext, report: Callable[[Report], None]) 
     set_up_torch(context.plan)
     options = dict(context.plan.task_options)
     kind = ParticipantHost if context.plan.elastic is None else ElasticHost
-    host = kind(rank, context, ScriptFacts.read(options), report)
+    ending = _Ending(report)
+    host = kind(rank, context, ScriptFacts.read(options), ending.receive)
     sys.stdout = _Shown(sys.stdout, report, is_shown=lambda: host.rank == 0)
-    run_file(file_of(options), host)
+    ending.send(run_file(file_of(options), host), context, f"worker-{rank}")
+
+
+class _Ending:
+    """The final report of a worker, sent when its script has ended.
+
+    The step loop ends before the script does, which may evaluate its model then: what it logs after its last
+    step is in the report of the main worker, and in the event log.
+    """
+
+    def __init__(self, report: Callable[[Report], None]) -> None:
+        self._report = report
+        self._last: list[Report] = []
+
+    def receive(self, facts: Report) -> None:
+        if "ev" in facts:  # a note, or an evaluation
+            self._report(facts)
+        else:
+            self._last.append(facts)
+
+    def send(self, session: ScriptSession, context: WorkerContext, participant: str) -> None:
+        if custom_metrics.recorded:
+            log = context.folder.open_log(context.plan, participant, context.clock)
+            log.add_custom(custom_metrics.rows_of_step(session.step, context.clock.now_ns()))
+            log.close()
+        numbers = {"metrics": session.logged} if session.logged and session.host.rank == 0 else {}
+        for facts in self._last:
+            self._report({**facts, **numbers})
 
 
 def _serve(participant: str, context: WorkerContext, report: Callable[[Report], None]) -> None:
@@ -70,19 +101,26 @@ def run_file(file: ScriptFile, host: ScriptHost) -> ScriptSession:
     torch.manual_seed(host.seed)
     enter(session)
     try:
-        runpy.run_path(file.path, run_name="__main__")
+        _run_as_main(file)
+        session.close(None)
     except ScriptDoneError:
         return session
     except BaseException as error:
-        if not (isinstance(error, SystemExit) and error.code in (None, 0)):  # sys.exit(main())
-            session.close(error)
-            if isinstance(error, ScriptError):
-                raise _located(error) from error
-            raise
+        session.close(error)
+        if isinstance(error, ScriptError):
+            raise _located(error) from error
+        raise
     finally:
         enter(None)
-    session.close(None)
     return session
+
+
+def _run_as_main(file: ScriptFile) -> None:
+    try:
+        runpy.run_path(file.path, run_name="__main__")
+    except SystemExit as error:
+        if error.code not in (None, 0):  # else it is  sys.exit(main())
+            raise
 
 
 def _located(error: ScriptError) -> ScriptError:
@@ -127,7 +165,8 @@ def probe_in_process(order: Answer) -> Answer:
     )
     torch.set_default_dtype(torch.float64 if order["dtype"] == Dtype.FLOAT64 else torch.float32)
     try:
-        host = ProbeHost(file, seed=int(str(order["seed"])), num_workers=int(str(order["num_workers"])))
+        kind = TrialHost if order["has_trials"] else ProbeHost
+        host = kind(file, seed=int(str(order["seed"])), num_workers=int(str(order["num_workers"])))
         run_file(file, host)
         if host.facts is None:
             raise script_error(
@@ -142,14 +181,24 @@ def probe_in_process(order: Answer) -> Answer:
             "options": options,
             "batch_sizes": sizes,
             "steps": host.facts.total_steps(host.num_workers),
-            "changes_gradients": host.changes_gradients,
-            "sets_rates": host.sets_rates,
+            **host.habits,
+            "trials": _trials_of(host) if isinstance(host, TrialHost) else None,
         }
     except PacelineError as error:
         return _refused(error)
     except TERMINATING_ERRORS as error:
         message = f"{file.name} failed before its second batch: {in_one_line(error)}"
         return _refused(script_error("E120", message, f"it was raised in {raised_at(error)}"))
+
+
+def _trials_of(host: TrialHost) -> Answer:
+    return {
+        "model": host.model,
+        "num_parameters": host.num_parameters,
+        "repeated": host.repeated.value,
+        "halved": host.halved.value,
+        "has_batch_statistics": host.has_batch_statistics,
+    }
 
 
 def _refused(error: PacelineError) -> Answer:
