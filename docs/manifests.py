@@ -35,6 +35,9 @@ COMMANDS = {
     "rayjob-asgd.yaml": _job("xor-asgd", f"--mode asgd {_STRAGGLER}"),
     "rayjob-ssp.yaml": _job("xor-ssp", f"--mode ssp --staleness 3 {_STRAGGLER}"),
     "rayjob-localsgd.yaml": _job("xor-localsgd", f"--mode localsgd --sync-every 8 {_STRAGGLER}"),
+    "rayjob-script.yaml": (
+        f"--target rayjob {_IMAGE} --num-workers 2 --mode ssgd -- examples/cnn/train.py --epochs 5"
+    ),
     "rayjob-localsgd-gpu.yaml": _job("xor-localsgd-gpu", f"--mode localsgd {_STRAGGLER} {_GPU}"),
 }
 
@@ -65,6 +68,10 @@ TORCH = {
         f" --hf-secret hf-token --torch-debug {_KEPT}"
     ),
     "kubeflow/pytorchjob-sp500.yaml": f"--target pytorchjob --name sp500 {_SP500}",
+    "kubeflow/pytorchjob-script.yaml": (
+        "--target pytorchjob --image example.com/paceline:1 --nodes 2 --mode localsgd"
+        " -- examples/cnn/train.py --epochs 5"
+    ),
     "kubeflow/trainjob.yaml": f"--target trainjob --name xor-ddp {_TWO}",
     "kubeflow/trainjob-runtime.yaml": (
         f"--target trainjob --runtime torch-distributed --name xor-gpu {_TORCH} {_EIGHT} --queue gpu-queue"
@@ -73,6 +80,9 @@ TORCH = {
     "kubeflow/trainjob-hosts.yaml": f"--target trainjob --name xor-hosts {_HOSTS}",
     "kubernetes/job-hosts.yaml": f"--target job --name xor-hosts {_HOSTS}",
     "kubernetes/job.yaml": f"--target job --name xor-ddp {_TWO} --network-policy",
+    "kubernetes/job-script.yaml": (
+        "--target job --image example.com/mine:1 --nodes 2 --mode ssgd -- /app/train.py --epochs 5"
+    ),
     "kubernetes/job-gpu.yaml": (
         f"--target job --name xor-gpu {_TORCH} {_EIGHT} --rbac --namespace ml-training {_KEPT}"
     ),
@@ -122,10 +132,15 @@ def _header(command: str) -> str:
 def _rendered(command: str) -> str:
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        words = [str(ROOT / word) if word.startswith("examples/") else word for word in shlex.split(command)]
-        code = run(["job", "render", "--quiet", *words], Session())
+        words = [_located(word) for word in shlex.split(command)]
+        code = run(["job", "render", "--quiet", *words], Session(folder=ROOT))
     assert code == ExitCode.OK, f"paceline job render {command}"
     return out.getvalue()
+
+
+def _located(word: str) -> str:
+    """A settings file by its full path; a script travels by its relative one."""
+    return str(ROOT / word) if word.startswith("examples/") and word.endswith(".yaml") else word
 
 
 def main() -> None:

@@ -25,11 +25,14 @@ if TYPE_CHECKING:
     from paceline.plan.codec import Json
 
 
+script_arguments = click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]...")
+
 _WITH_A_FILE = ("profile", "pending_s")  # of render's flags, those that are also for what a file holds
 
 
 @click.command("submit", cls=SettingsCommand)
 @click.argument("file", required=False, type=click.Path(path_type=Path, allow_dash=True), metavar="[FILE]")
+@script_arguments
 @click.option("--skip-fit", is_flag=True, help="Submit even if no nodes have room for the job.")
 @click.option(
     "--infra-retries",
@@ -68,6 +71,7 @@ def submit(
     place: "ClusterTarget",
     *,
     file: Path | None,
+    arguments: Sequence[str],
     target: str | None,
     flags: Sequence[RawSetting],
     skip_fit: bool,
@@ -81,7 +85,8 @@ def submit(
     **said: Any,  # Any: render's flags, from click
 ) -> ExitCode:
     """Submit a job to a cluster and follow the logs of all ranks. The job is read from FILE (- is stdin), or
-    rendered from options as by `job render`: --target, --image, --name and all settings of `train`.
+    rendered from options as by `job render`: --target, --image, --name and all settings of `train`. FILE may
+    also be a training script of Python, with its arguments: --target job --image NAME:TAG -- train.py ARGS.
 
     Permissions, resource types, versions, quotas, free capacity and a server-side dry run are checked first;
     if a check fails, nothing is created. Failures are explained; after an infrastructure failure the whole
@@ -96,7 +101,20 @@ def submit(
     policy = RetryPolicy(
         infra=infra_retries, app=app_retries, pending_s=said["pending_s"], allowed_changes=frozenset(allow)
     )
-    manifests = _manifests(session, place, file, target, flags, said)
+    is_script = file is not None and file.suffix == ".py"
+    if arguments and not is_script:
+        raise click.UsageError(f"{file} is no training script, so it has no arguments: {arguments[0]}")
+    script = file if is_script else None
+    manifests = _manifests(
+        session,
+        place,
+        None if is_script else file,
+        target,
+        flags,
+        said,
+        script=script,
+        arguments=arguments,
+    )
     sender = _sender(place) if through == "hyp" else None
     with open_cluster(place) as cluster:
         sent = send(cluster, manifests, policy, fits=not skip_fit, through=sender)
@@ -123,6 +141,9 @@ def _manifests(
     target: str | None,
     flags: Sequence[RawSetting],
     said: dict[str, Any],  # Any: from click
+    *,
+    script: Path | None,
+    arguments: Sequence[str],
 ) -> "list[Object]":
     """Of a file, checked as `job validate` does; or of flags, checked where they are rendered."""
     from paceline.k8s.spec.job import Profile
@@ -140,7 +161,8 @@ def _manifests(
         missing = "--target" if target is None else "--image"
         hint = "name a FILE of manifests, or use --target, --image and --name, as for `paceline job render`"
         raise ManifestError([Problem("no job is given", hint, missing)])
-    return [*render_manifests(session, flags, target, {**said, "namespace": place.namespace}).objects]
+    options = {**said, "namespace": place.namespace}
+    return [*render_manifests(session, flags, target, options, script, arguments).objects]
 
 
 def _refuse_flags(
@@ -170,33 +192,49 @@ def _detached(session: Session, place: "ClusterTarget", namespace: str, name: st
 
 
 @click.command("render", cls=SettingsCommand)
+@click.argument("script", required=False, type=click.Path(path_type=Path), metavar="[SCRIPT]")
+@script_arguments
 @click.option("--namespace", "-n", metavar="NAME", help="Namespace. [default: the one it is applied to]")
 @render_options(required=True)
 @common_options
 def render(
-    session: Session, flags: Sequence[RawSetting], target: str, **said: Any
-) -> None:  # Any: from click
+    session: Session,
+    flags: Sequence[RawSetting],
+    target: str,
+    script: Path | None,
+    arguments: Sequence[str],
+    **said: Any,  # Any: from click
+) -> None:
     """Print the manifests of a training job on Kubernetes.
 
     Accepts all settings of `train`; those that differ from the default become the job's command. --name is
     also the name of the objects. With pytorchjob, trainjob, job and hyperpod, torchrun starts the workers in
     --nodes pods.
+
+    With a training SCRIPT (-- train.py ARGS) the settings are those of `run`. A local file of a relative path
+    travels in a ConfigMap, with the modules beside it that it imports; an absolute path is one of the image.
     """
-    done = render_manifests(session, flags, target, said)
+    done = render_manifests(session, flags, target, said, script, arguments)
     answer: dict[str, Json] = {"manifests": list(done.objects), "yaml": done.text}
     answer["command"] = list(done.intent.command)
     emit(session, "job.render", answer, done.text.splitlines())
 
 
 def render_manifests(
-    session: Session, flags: Sequence[RawSetting], target: str, said: dict[str, Any]
-) -> "RenderedJob":  # Any: from click
+    session: Session,
+    flags: Sequence[RawSetting],
+    target: str,
+    said: dict[str, Any],  # Any: from click
+    script: Path | None = None,
+    arguments: Sequence[str] = (),
+) -> "RenderedJob":
     """What is worth knowing about it is said. Raises ConfigError."""
     # Imported here, so that --help does not pay for it.
     from paceline.config.load import from_set_flags, load
     from paceline.k8s.render.pod import describe_relaxations
     from paceline.k8s.render.targets import describe_manifest
     from paceline.k8s.spec.job import Target
+    from paceline.k8s.spec.script import read_script
     from paceline.k8s.submit.manifests import render_job
 
     sets = from_set_flags(session.common.sets)
@@ -205,7 +243,10 @@ def render_manifests(
     loaded = load(flags=entries, variables=session.variables, file=session.common.config)
     found = [*sets.problems, *loaded.problems]
     travelling = _mounted_config(session, entries) if options.torch.config_map else None
-    done = render_job(loaded.config, options, Target(target), found, travelling)
+    shipped = None if script is None else read_script(session.folder, script, arguments)
+    done = render_job(loaded.config, options, Target(target), found, travelling, shipped)
+    if shipped is not None:
+        print_message(session, f"script: {shipped.describe()}")
     for line in describe_relaxations(done.intent.profile):
         print_message(session, f"compat: {line}")
     for line in describe_manifest(done.intent, Target(target)):

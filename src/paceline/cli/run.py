@@ -8,12 +8,10 @@ import click
 
 from paceline.cli.coordinator_options import run_coordinator_options
 from paceline.cli.options import SettingsCommand, common_options, config_options_without
-from paceline.cli.output import print_message
-from paceline.cli.train import follow_run, resume_run
+from paceline.cli.train import AUTO, resume_run, start_or_resume_run, start_run
 from paceline.config.values import RawSetting
 from paceline.core import environ
 from paceline.core.errors import ExitCode
-from paceline.core.humanize import pluralize
 from paceline.training.script import LEFT_OUT
 from paceline.training.session import Session
 
@@ -26,8 +24,9 @@ if TYPE_CHECKING:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]...")
 @click.option(
     "--resume",
-    metavar="RUN|URL",
-    help="Resume a run from its newest checkpoint, with its script and arguments.",
+    metavar="RUN|URL|auto",
+    help="Resume a run from its newest checkpoint, with its script and arguments; auto with SCRIPT: the "
+    "newest run of this name, if any.",
 )
 @click.option(
     "--dashboard",
@@ -60,7 +59,8 @@ def run_script(
     """
     if with_dashboard:
         environ.set_default_variables(PACELINE_LIVE_LOG="1")  # before workers start: they inherit it
-    if (script is None) == (resume is None):
+    may_resume = resume == AUTO
+    if (script is None) == (resume is None or may_resume):
         raise click.UsageError("name a SCRIPT, or a run with --resume")
     with session.start_launcher() as launcher:
         if script is None:
@@ -72,14 +72,11 @@ def run_script(
                 with_dashboard=with_dashboard,
                 coordinators=coordinators,
             )
-        from paceline.training.request import claimed_run_dir
         from paceline.training.script import read_script_request
 
-        request = read_script_request(session, flags, script, arguments, launcher)
-        plan = request.plan
-        with claimed_run_dir(request.first_dir, is_named=request.is_named) as run_dir:
-            workers = pluralize(plan.processes, "worker")
-            print_message(session, f"running {script} with {workers}, mode {plan.mode}, in {run_dir}")
-            return follow_run(
-                launcher, session, plan, run_dir, with_dashboard=with_dashboard, coordinators=coordinators
+        request = read_script_request(session, flags, script, arguments, launcher, may_hold_run=may_resume)
+        if may_resume:
+            return start_or_resume_run(
+                launcher, session, request, with_dashboard=with_dashboard, coordinators=coordinators
             )
+        return start_run(launcher, session, request, with_dashboard=with_dashboard, coordinators=coordinators)

@@ -1,4 +1,4 @@
-"""`python -m paceline.worker`: `paceline train` in a process that torchrun started.
+"""`python -m paceline.worker`: `paceline train`, or `paceline run`, in a process that torchrun started.
 
 Rank 0 reads the settings, decides and prints; the other ranks follow it. See docs/guides/torchrun.md.
 """
@@ -6,6 +6,8 @@ Rank 0 reads the settings, decides and prints; the other ranks follow it. See do
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import click
@@ -19,10 +21,20 @@ from paceline.config.values import RawSetting
 from paceline.core import environ
 from paceline.core.errors import ExitCode
 from paceline.launchers.torchrun import TorchrunLauncher, TorchSide
-from paceline.training.request import read_request
+from paceline.training.request import Request, read_request
+from paceline.training.script import read_script_request
 from paceline.training.session import Session
 
 _DEFAULT_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Given:
+    """What a rank was started with, besides settings."""
+
+    script: Path | None  # None: a task is trained
+    arguments: tuple[str, ...]
+    resume: str | None
 
 
 class RankZero(TorchSide, Protocol):
@@ -56,7 +68,7 @@ def run(args: Sequence[str], session: Session, roles: Roles) -> int:
         world = read_world(environ.torchrun_variables())
         own_args = list(args) if world.rank == 0 else [arg for arg in args if arg != "--json"]
         command = _command(
-            lambda session, flags, resume: _run_rank(session, flags, resume, world, roles, own_args)
+            lambda session, flags, given: _run_rank(session, flags, given, world, roles, own_args)
         )
         try:
             context = command.make_context("python -m paceline.worker", own_args, obj=session)
@@ -71,11 +83,18 @@ def run(args: Sequence[str], session: Session, roles: Roles) -> int:
     return guard(body, session, [] if environ.torchrun_variables().get("RANK", "0") != "0" else args)
 
 
-def _command(body: Callable[[Session, Sequence[RawSetting], str | None], int]) -> click.Command:
+def _command(body: Callable[[Session, Sequence[RawSetting], _Given], int]) -> click.Command:
     @click.command(
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-        help="Train as one rank started by torchrun, or alone, with the options of `paceline train`.",
+        context_settings={
+            "help_option_names": ["-h", "--help"],
+            "max_content_width": 100,
+            "allow_interspersed_args": False,
+        },
+        help="Train as one rank started by torchrun, or alone, with the options of `paceline train`; or run "
+        "SCRIPT with those of `paceline run`.",
     )
+    @click.argument("script", type=click.Path(path_type=Path), metavar="[SCRIPT]", required=False)
+    @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]...")
     @config_options
     @click.option(
         "--resume",
@@ -83,8 +102,14 @@ def _command(body: Callable[[Session, Sequence[RawSetting], str | None], int]) -
         help="Run to resume from its newest checkpoint; auto: the newest run of this name, if any.",
     )
     @common_options
-    def worker(session: Session, flags: Sequence[RawSetting], resume: str | None) -> int:
-        return body(session, flags, resume)
+    def worker(
+        session: Session,
+        flags: Sequence[RawSetting],
+        script: Path | None,
+        arguments: tuple[str, ...],
+        resume: str | None,
+    ) -> int:
+        return body(session, flags, _Given(script=script, arguments=arguments, resume=resume))
 
     return worker
 
@@ -92,16 +117,18 @@ def _command(body: Callable[[Session, Sequence[RawSetting], str | None], int]) -
 def _run_rank(
     session: Session,
     flags: Sequence[RawSetting],
-    resume: str | None,
+    given: _Given,
     world: World,
     roles: Roles,
     args: Sequence[str],
 ) -> int:
     timeout_s = _timeout_s(session, flags)
+    if given.script is not None:
+        environ.hide_launcher()
     if world.rank > 0:
         return roles.follow(world, timeout_s=timeout_s)
     leader = roles.lead(world, timeout_s=timeout_s)
-    code = guard(lambda: _run_rank_zero(session, flags, resume, world, leader), session, args)
+    code = guard(lambda: _run_rank_zero(session, flags, given, world, leader), session, args)
     # From here on signals are ignored: all is written, and the other ranks are told to exit.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -118,13 +145,30 @@ def _timeout_s(session: Session, flags: Sequence[RawSetting]) -> float:
 
 
 def _run_rank_zero(
-    session: Session, flags: Sequence[RawSetting], resume: str | None, world: World, leader: RankZero
+    session: Session, flags: Sequence[RawSetting], given: _Given, world: World, leader: RankZero
 ) -> ExitCode:
     launcher = TorchrunLauncher(world, leader)
+    resume = given.resume
     if resume is not None and resume != AUTO:
         return resume_run(launcher, session, flags, resume)
     may_resume = resume == AUTO or world.restarts > 0
-    request = read_request(session, flags, launcher, world=world, may_hold_run=may_resume)
+    request = _request(session, flags, given, launcher, world, may_hold_run=may_resume)
     if may_resume:
         return start_or_resume_run(launcher, session, request, world)
     return start_run(launcher, session, request)
+
+
+def _request(
+    session: Session,
+    flags: Sequence[RawSetting],
+    given: _Given,
+    launcher: TorchrunLauncher,
+    world: World,
+    *,
+    may_hold_run: bool,
+) -> Request:
+    if given.script is None:
+        return read_request(session, flags, launcher, world=world, may_hold_run=may_hold_run)
+    return read_script_request(
+        session, flags, given.script, given.arguments, launcher, world=world, may_hold_run=may_hold_run
+    )

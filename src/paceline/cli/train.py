@@ -98,13 +98,18 @@ def start_run(
     with_dashboard: bool = False,
     coordinators: "Coordinators | None" = None,
 ) -> ExitCode:
+    from paceline.plan.catalog import SCRIPT_TASK
     from paceline.plan.describe import announce_lr_scaling
     from paceline.training.request import claimed_run_dir
 
     plan = request.plan
     workers = "1 worker" if plan.processes == 1 else f"{plan.processes} workers"
+    if plan.task == SCRIPT_TASK:
+        what = f"running {Path(str(plan.task_options['file'])).name}"
+    else:
+        what = f"training {plan.task}"
     with claimed_run_dir(request.first_dir, is_named=request.is_named) as run_dir:
-        print_message(session, f"training {plan.task} with {workers}, mode {plan.mode}, in {run_dir}")
+        print_message(session, f"{what} with {workers}, mode {plan.mode}, in {run_dir}")
         if scaled := announce_lr_scaling(plan):
             print_message(session, scaled)
         return follow_run(

@@ -20,6 +20,7 @@ RESERVED = frozenset(
     {
         "PACELINE_TOKEN",
         "PACELINE_COLOR",
+        "PACELINE_CONFIG",
         "PACELINE_COORDINATOR",
         "PACELINE_DATA_FOLDER",
         "PACELINE_LIVE_LOG",
@@ -208,6 +209,21 @@ _OF_TORCHRUN = (
 def torchrun_variables() -> dict[str, str]:
     """Those of torchrun's variables that are set; config/environment.py parses them."""
     return {name: value for name in _OF_TORCHRUN if (value := os.environ.get(name, "").strip())}
+
+
+def hide_launcher() -> None:
+    """Remove torchrun's variables: a library in a training script must not form a process group of its own.
+
+    A run of Paceline is one process to Accelerate, Lightning and a script's own branch for DDP.
+    """
+    for name in _OF_TORCHRUN:
+        os.environ.pop(name, None)
+
+
+def config_file() -> Path | None:
+    """`PACELINE_CONFIG`: the configuration file of a script that torchrun starts; None if it is unset."""
+    value = os.environ.get("PACELINE_CONFIG", "").strip()
+    return Path(value) if value else None
 
 
 # Names without a prefix, as scripts that compare one process with many have them.

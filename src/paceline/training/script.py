@@ -4,13 +4,14 @@ The script is started once in a process of its own, which makes one step alone a
 batch, length, schedule. The plan is complete before the first worker starts.
 """
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from paceline.config.environment import Facts, probe_machine
+from paceline.config.environment import Facts, World, apply_world, probe_machine
 from paceline.config.load import from_set_flags, load
 from paceline.config.train_config import TrainConfig
 from paceline.config.values import RawSetting
@@ -19,10 +20,13 @@ from paceline.plan import decide
 from paceline.plan.catalog import MODES, SCRIPT_TASK, Channel, Mode
 from paceline.plan.check import check
 from paceline.plan.codec import Json
-from paceline.plan.plan import Dtype, OnSlow, Option, Plan
+from paceline.plan.plan import Dtype, Launcher, OnSlow, Option, Plan
 from paceline.plan.resolve import resolve
 from paceline.training.request import Request, choose_run_dir, run_dir_problems
+from paceline.training.script_sources import read_sources
 from paceline.training.session import Session
+from paceline.worker.script.facts import ScriptFacts
+from paceline.worker.script.suited import unsuited
 
 # Settings that a script makes itself, in Python.
 OWN_SETTINGS = (
@@ -53,8 +57,8 @@ OWN_SETTINGS = (
     "grad_accumulation",
 )
 # Settings of launchers that start no scripts yet.
-LAUNCHER_SETTINGS = ("vmap", "address", "placement", "restarts")
-LAUNCHERS = ("local", "agents")
+LAUNCHER_SETTINGS = ("vmap",)
+LAUNCHERS = ("local", "agents", "torchrun", "ray")
 LEFT_OUT = (*OWN_SETTINGS, *LAUNCHER_SETTINGS)
 
 
@@ -80,17 +84,21 @@ def read_script_request(
     script: Path,
     arguments: Sequence[str],
     prober: ScriptProber,
+    *,
+    world: World | None = None,
+    may_hold_run: bool = False,
 ) -> Request:
     """Resolve settings and the script's facts into a plan and a run folder.
 
+    `world` is given when torchrun started the workers; `may_hold_run` when an existing run may be resumed.
     Raises ConfigError with every problem of the settings, or with the first one of the script.
     """
     sets = from_set_flags(session.common.sets)
     loaded = load(flags=[*flags, *sets.entries], variables=session.variables, file=session.common.config)
-    config = loaded.config
-    if config.mode is None and config.num_workers is None:
+    config = loaded.config if world is None else apply_world(loaded.config, world)
+    if config.mode is None and config.num_workers in (None, 1):
         config = replace(config, mode="single")
-    facts = probe_machine(config)
+    facts = replace(probe_machine(config), world=world)
     file = session.folder / script
     problems = [
         *sets.problems,
@@ -98,7 +106,7 @@ def read_script_request(
         *unread_problems(config),
         *file_problems(file),
         *mode_problems(config),
-        *run_dir_problems(config, session.folder),
+        *([] if may_hold_run else run_dir_problems(config, session.folder)),
         *check(config, facts),
     ]
     if problems:
@@ -122,9 +130,9 @@ def probe(
 ) -> dict[str, Json]:
     """What the script prepares and does in its first step."""
     return prober.probe_script(
-        str(file.resolve()),
+        str(file.absolute()),  # not resolved: in a pod it is a link to a folder of that pod
         arguments,
-        folder=str(folder.resolve()),
+        folder=str(folder.absolute()),
         seed=config.seed or 0,
         dtype=config.dtype or Dtype.FLOAT32,
         num_workers=decide.num_workers_of(config),
@@ -136,7 +144,15 @@ def plan_of_script(config: TrainConfig, facts: Facts, probed: dict[str, Json], s
     """The plan of a run of the script. Raises ConfigError if the mode cannot compute what it computes."""
     _require_suited(config, probed)
     config = config_of_script(config, probed, script)
+    if config.launcher == Launcher.RAY:  # its nodes may not have the file
+        config = replace(config, task_options={**(config.task_options or {}), "sources": _sources(config)})
     return resolve(config, replace(facts, modules=facts.modules | {SCRIPT_TASK.partition(":")[0]}))
+
+
+def _sources(config: TrainConfig) -> str:
+    """The script and the modules beside it, as an option of the plan's task."""
+    assert config.task_options is not None, "the facts of the script"
+    return json.dumps(read_sources(Path(str(config.task_options["file"]))).texts)
 
 
 def unread_problems(config: TrainConfig) -> list[Problem]:
@@ -183,7 +199,20 @@ def _require_suited(config: TrainConfig, probed: dict[str, Json]) -> None:
     """Refuse what the script does in its first step, where the run has several workers or a server."""
     options = options_of(probed)
     mode = decide.mode_of(config)
-    problems = []
+    is_elastic = bool(config.elastic)
+    problems = [] if mode is None else unsuited(ScriptFacts.read(options), mode, is_elastic=is_elastic)
+    if probed["changes_parameters"] and (is_elastic or (mode is not None and mode.channel is Channel.STORE)):
+        message = (
+            "the script changes parameters outside of optimizer.step(), and other processes make updates, too"
+        )
+        hint = "do it where the update is made:  run.prepare(…, after_update=fn)"
+        problems.append(Problem(message, hint, code="E134"))
+    if probed["changes_state"] and is_elastic:
+        message = (
+            "the script changes kept state in the body of the loop, which not every worker runs in every step"
+        )
+        hint = "change it in  run.on_commit(fn)  or  run.prepare(…, after_update=fn)"
+        problems.append(Problem(message, hint, code="E134"))
     if probed["changes_gradients"] and decide.num_workers_of(config) > 1:
         message = "the script changes gradients after backward (clip_grad_norm_?): each worker its own"
         hint = "use run.clip_grad_norm_, which acts on the gradient on which the workers agree"

@@ -6,32 +6,43 @@ from paceline.plan.codec import Json
 
 RBAC = "rbac.authorization.k8s.io"
 DEVICE_CLASS = "gpu.nvidia.com"
+SCRIPT_SHA256 = "paceline.dev/script-sha256"
 
 
 def render_companions(intent: JobSpec) -> list[Object]:
     """Companions in order of creation."""
     torch = require_torch(intent)
-    objects = [] if torch.config is None else [_config(intent)]
-    objects += [_claim(intent, claim) for claim in torch.claims]
+    objects = [*render_files(intent), *(_claim(intent, claim) for claim in torch.claims)]
     objects += [_devices(intent)] if torch.options.gpu_claims else []
     objects += _identity(intent) if torch.options.rbac else []
     return [*objects, _policy(intent)] if torch.options.network_policy else objects
 
 
-def render_claims(intent: JobSpec) -> list[Object]:
+def render_ray_companions(intent: JobSpec) -> list[Object]:
     """Those of Ray's pods."""
+    return [*render_files(intent), *_render_claims(intent)]
+
+
+def _render_claims(intent: JobSpec) -> list[Object]:
     return [_claim(intent, claim) for claim in intent.claims]
 
 
-def _config(intent: JobSpec) -> Object:
-    config = require_torch(intent).config
-    assert config is not None, "asked before"
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": metadata(intent, config_name(intent)),
-        "data": {config.name: config.text},
-    }
+def render_files(intent: JobSpec) -> list[Object]:
+    """The ConfigMap of the files that travel with the job, if there are any."""
+    if not intent.files:
+        return []
+    hashed: Object = {} if intent.script_sha256 is None else {SCRIPT_SHA256: intent.script_sha256}
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {
+                **metadata(intent, config_name(intent)),
+                **({"annotations": hashed} if hashed else {}),
+            },
+            "data": {file.name: file.text for file in intent.files},
+        }
+    ]
 
 
 def _claim(intent: JobSpec, claim: Claim) -> Object:

@@ -197,7 +197,7 @@ def mounts(intent: JobSpec) -> list[Json]:
         entries.append({"name": volume.claim, "mountPath": volume.path, **only})
     if torch.results == RESULTS:
         entries.append({"name": "results", "mountPath": RESULTS})
-    if torch.config is not None:
+    if intent.files:
         entries.append({"name": "config", "mountPath": CONFIG, "readOnly": True})
     if torch.has_cache:
         entries.append({"name": "cache", "mountPath": CACHE})
@@ -214,7 +214,7 @@ def volumes(intent: JobSpec) -> list[Json]:
         entries.append({"name": volume.claim, "persistentVolumeClaim": claim})
     if torch.results == RESULTS:
         entries.append({"name": "results", "emptyDir": {}})
-    if torch.config is not None:
+    if intent.files:
         entries.append({"name": "config", "configMap": {"name": config_name(intent)}})
     if torch.has_cache:
         entries.append({"name": "cache", "emptyDir": {}})

@@ -4,6 +4,7 @@ import shlex
 
 from paceline.k8s.render.pod import (
     Object,
+    config_name,
     container,
     container_security,
     elastic_annotations,
@@ -13,7 +14,7 @@ from paceline.k8s.render.pod import (
     resources,
     spread_over_nodes,
 )
-from paceline.k8s.spec.job import JobSpec
+from paceline.k8s.spec.job import CONFIG, JobSpec
 from paceline.plan.codec import Json
 
 GCS = 6379
@@ -93,6 +94,8 @@ def _mounts(intent: JobSpec) -> Object:
     for volume in intent.volumes:
         only: Object = {"readOnly": True} if volume.is_read_only else {}
         mounts.append({"name": volume.claim, "mountPath": volume.path, **only})
+    if intent.files:
+        mounts.append({"name": "config", "mountPath": CONFIG, "readOnly": True})
     return {"volumeMounts": mounts} if mounts else {}
 
 
@@ -101,6 +104,8 @@ def _volumes(intent: JobSpec) -> Object:
         {"name": volume.claim, "persistentVolumeClaim": {"claimName": volume.claim}}
         for volume in intent.volumes
     ]
+    if intent.files:
+        volumes.append({"name": "config", "configMap": {"name": config_name(intent)}})
     return {"volumes": volumes} if volumes else {}
 
 

@@ -30,7 +30,7 @@ def render(intent: JobSpec, target: Target) -> list[Object]:
     objects = (_RENDERERS if intent.agents is None else _ELASTIC_RENDERERS)[target](intent)
     if intent.torch is not None:
         return [*companions.render_companions(intent), *objects]
-    objects = [*companions.render_claims(intent), *objects]
+    objects = [*companions.render_ray_companions(intent), *objects]
     return [*objects, ray.render_node_port(intent)] if intent.has_node_port else objects
 
 

@@ -25,6 +25,7 @@ from paceline.plan.resolve import resolve
 # nothing is refused here which works there; the steps that follow from it are not written anywhere.
 _PLENTY = 1 << 30
 _OUTSIDE = ("origins", "run_dir", "save_dir")  # not part of a plan: they set the folder of results
+_OF_SCRIPTS = ("mode", "num_workers")
 _FIRST = ("launcher", "address", "task", "mode", "num_workers")  # the usual order of flags
 
 
@@ -48,9 +49,15 @@ def train_command(config: TrainConfig, facts: Facts) -> tuple[str, ...]:
     return ("paceline", "train", *flags_of(_without_defaults(config, facts)))
 
 
-def worker_command(config: TrainConfig, facts: Facts) -> tuple[str, ...]:
+def run_command(config: TrainConfig, facts: Facts) -> tuple[str, ...]:
+    """The words before a script. Its defaults are others, so the mode and the workers are always written."""
+    return ("paceline", "run", *flags_of(_without_defaults(config, facts, kept=_OF_SCRIPTS)))
+
+
+def worker_command(config: TrainConfig, facts: Facts, *, has_script: bool = False) -> tuple[str, ...]:
     """The same for processes that torchrun starts, behind torchrun's own words."""
-    return ("-m", "paceline.worker", *flags_of(_without_defaults(config, facts)))
+    kept = _OF_SCRIPTS if has_script else ()
+    return ("-m", "paceline.worker", *flags_of(_without_defaults(config, facts, kept=kept)))
 
 
 def flags_of(config: TrainConfig) -> list[str]:
@@ -63,10 +70,10 @@ def flags_of(config: TrainConfig) -> list[str]:
     return argv
 
 
-def _without_defaults(config: TrainConfig, facts: Facts) -> TrainConfig:
+def _without_defaults(config: TrainConfig, facts: Facts, *, kept: Sequence[str] = ()) -> TrainConfig:
     plan = plan_of(config, facts)
     for setting in fields(config):
-        if setting.name in _OUTSIDE or getattr(config, setting.name) is None:
+        if setting.name in (*_OUTSIDE, *kept) or getattr(config, setting.name) is None:
             continue
         shorter = replace(config, **{setting.name: None})  # type: ignore[arg-type]  # None: not said
         try:
@@ -115,10 +122,10 @@ _ELSEWHERE = ("--config", "-c", "--set", "--color", "--resume")
 
 
 def find_in_command(argv: Sequence[str], path: Path) -> Iterator[Finding]:
-    """Findings in a `paceline train` command; other programs are not checked."""
-    if list(argv[:2]) != ["paceline", "train"]:
+    """Findings in a `paceline train` or `paceline run` command; other programs are not checked."""
+    if list(argv[:2]) not in (["paceline", "train"], ["paceline", "run"]):
         return
-    written, problems = read_flags(argv[2:])
+    written, problems = read_flags(_up_to_script(argv[2:]))
     for message, hint in problems:
         yield Finding(path, message, hint)
     if problems or any(word in _ELSEWHERE for word in argv):
@@ -135,6 +142,19 @@ def find_in_command(argv: Sequence[str], path: Path) -> Iterator[Finding]:
     elif plan.ray is not None and plan.ray.address == "local":
         message = "the address is local, so a second Ray would be started inside the head"
         yield Finding(path, message, "add --address auto")
+
+
+def _up_to_script(argv: Sequence[str]) -> Sequence[str]:
+    """The words before a training script: its own arguments follow it."""
+    position = 0
+    while position < len(argv):
+        flag, equals, _ = argv[position].partition("=")
+        if not flag.startswith("-"):
+            return argv[:position]
+        is_switch = flag in _SWITCHES or flag in _NO_FLAGS
+        is_switch = is_switch or (flag in _FLAGS and _FLAGS[flag].kind is Kind.YES_NO)
+        position += 1 if equals or is_switch else 2
+    return argv
 
 
 def plan_from(written: Sequence[RawSetting]) -> Plan:
@@ -259,7 +279,7 @@ def find_in_torchrun(
 
 
 def _find_in_worker(argv: Sequence[str], path: Path, nodes: int, procs: int) -> Iterator[Finding]:
-    written, problems = read_flags(argv)
+    written, problems = read_flags(_up_to_script(argv))
     for message, hint in problems:
         yield Finding(path, message.replace("`paceline train`", _WORKER), hint)
     if problems or any(word in ("--config", "-c", "--set") for word in argv):

@@ -12,7 +12,7 @@ from paceline.config.environment import Facts
 from paceline.config.train_config import TrainConfig
 from paceline.core.errors import ManifestError, Problem
 from paceline.k8s.objects import DNS_LABEL, DRAINED, read_quantity
-from paceline.k8s.spec.command import facts_in_pods, flags_of, plan_of, train_command
+from paceline.k8s.spec.command import facts_in_pods, flags_of, plan_of, run_command, train_command
 from paceline.k8s.spec.job import (
     CONFIG,
     AgentsSpec,
@@ -22,6 +22,7 @@ from paceline.k8s.spec.job import (
     Pods,
     Target,
 )
+from paceline.k8s.spec.script import JobScript
 from paceline.k8s.spec.torchrun import (
     LEAST_MEMORY,
     AttachedConfig,
@@ -40,7 +41,11 @@ _NOT_ELASTIC = ("--torchrun", "--rdzv", "--elastic-nodes", "--runtime", "--spare
 
 
 def build_elastic_spec(
-    config: TrainConfig, options: JobOptions, target: Target, travelling: AttachedConfig | None = None
+    config: TrainConfig,
+    options: JobOptions,
+    target: Target,
+    travelling: AttachedConfig | None = None,
+    script: JobScript | None = None,
 ) -> JobSpec:
     """Raises ManifestError with every problem."""
     torch = options.torch
@@ -67,10 +72,11 @@ def build_elastic_spec(
         options,
         read,
         Pods(wanted=nodes.most, least=nodes.least, most=nodes.most),
-        command=_command(config, facts, read.results, options, travelling),
+        command=_command(config, facts, read.results, options, travelling, script),
         procs=procs,
         program="paceline",
         config=None if travelling is None else travelling.file,
+        script=script,
     )
     agents = AgentsSpec(
         coordinator=coordinator[0], coordinator_nodes=coordinator[1], agent=_agent(plan.run, procs)
@@ -144,10 +150,16 @@ def _agent(run: str, procs: int) -> tuple[str, ...]:
 
 
 def _command(
-    config: TrainConfig, facts: Facts, results: str, options: JobOptions, travelling: AttachedConfig | None
+    config: TrainConfig,
+    facts: Facts,
+    results: str,
+    options: JobOptions,
+    travelling: AttachedConfig | None,
+    script: JobScript | None,
 ) -> tuple[str, ...]:
     if travelling is None:
-        argv = list(train_command(without_paths(config), facts))
+        command = train_command if script is None else run_command
+        argv = list(command(without_paths(config), facts))
     else:
         beside = replace(
             travelling.beside,
@@ -157,7 +169,13 @@ def _command(
             min_workers=config.min_workers,
             device=config.device,
         )
-        argv = ["paceline", "train", "--config", f"{CONFIG}/{travelling.file.name}"]
+        argv = [
+            "paceline",
+            "train" if script is None else "run",
+            "--config",
+            f"{CONFIG}/{travelling.file.name}",
+        ]
         argv += flags_of(without_paths(beside))
     argv += path_flags(config, results)
-    return tuple(argv) if options.torch.checkpoint_volume is None else (*argv, "--resume", "auto")
+    argv += [] if options.torch.checkpoint_volume is None else ["--resume", "auto"]
+    return tuple(argv) if script is None else (*argv, *script.command)

@@ -387,9 +387,9 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigFile:
-    """A file of settings that travels with the job."""
+    """A file of settings, or a script, that travels with the job."""
 
-    name: str  # config.yaml, config.toml
+    name: str  # config.yaml, config.toml, train.py
     text: str
 
 
@@ -404,7 +404,6 @@ class TorchrunSpec:
     results: str  # the folder that holds the run's
     volumes: tuple[Volume, ...] = ()
     claims: tuple[Claim, ...] = ()
-    config: ConfigFile | None = None
     variables: tuple[tuple[str, str], ...] = ()
     node_labels: tuple[tuple[str, str], ...] = ()  # labels of eligible nodes
     service_account: str | None = None
@@ -451,6 +450,8 @@ class JobSpec:
     has_node_port: bool = False
     limits: Limits = field(default_factory=Limits)
     ray_version: str = RAY_VERSION
+    files: tuple[ConfigFile, ...] = ()  # in a ConfigMap, mounted into every pod at CONFIG
+    script_sha256: str | None = None  # of the training script among them
     volumes: tuple[Volume, ...] = ()  # of Ray's pods; those of torchrun's are in `torch`
     claims: tuple[Claim, ...] = ()
     torch: TorchrunSpec | None = None  # None: Ray starts the processes

@@ -9,10 +9,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from paceline.config.environment import Facts
 from paceline.config.train_config import TrainConfig
 from paceline.core.errors import ManifestError, Problem
 from paceline.k8s.objects import MAX_RAY_NAME_LENGTH, read_quantity
-from paceline.k8s.spec.command import facts_in_pods, plan_of, train_command
+from paceline.k8s.spec.command import facts_in_pods, plan_of, run_command, train_command
 from paceline.k8s.spec.elastic import elastic_config, node_range
 from paceline.k8s.spec.job import (
     RAY_VERSION,
@@ -34,17 +35,22 @@ from paceline.k8s.spec.readers import (
     read_secrets,
     read_volumes,
 )
+from paceline.k8s.spec.script import JobScript
 from paceline.k8s.spec.torchrun import range_problem
-from paceline.plan.catalog import server_names
+from paceline.plan.catalog import MODES, Channel, server_names
 from paceline.plan.decide import elastic_of
 from paceline.plan.plan import Device, Launcher, Placement, Plan, Transport
 
 _ALSO_FOR_RAY = ("--nodes", "--gpus-per-node", "--volume", "--create-volume")
-_OF_ONE_MACHINE = ("ddp", "fsdp")  # with --elastic
 _LEAST_MEMORY = 1 << 29  # Ray's own processes need about this much
 
 
-def build_ray_spec(config: TrainConfig, options: JobOptions, earlier: Sequence[Problem] = ()) -> JobSpec:
+def build_ray_spec(
+    config: TrainConfig,
+    options: JobOptions,
+    earlier: Sequence[Problem] = (),
+    script: JobScript | None = None,
+) -> JobSpec:
     """`earlier`: problems that were met while the settings were read."""
     earlier = [*earlier, *_not_for_ray(options)]
     if earlier:
@@ -72,7 +78,7 @@ def build_ray_spec(config: TrainConfig, options: JobOptions, earlier: Sequence[P
         name=plan.run,
         image=options.image,
         pods=pods,
-        command=train_command(config, facts),
+        command=_command(config, facts, script),
         namespace=options.namespace,
         head=options.head,
         worker=worker,
@@ -85,7 +91,16 @@ def build_ray_spec(config: TrainConfig, options: JobOptions, earlier: Sequence[P
         volumes=volumes,
         claims=claims,
         elastic=elastic,
+        files=() if script is None else script.files,
+        script_sha256=None if script is None else script.sha256,
     )
+
+
+def _command(config: TrainConfig, facts: Facts, script: JobScript | None) -> tuple[str, ...]:
+    if script is None:
+        return train_command(config, facts)
+    config = replace(config, num_workers=plan_of(config, facts).num_workers)
+    return (*run_command(config, facts), *script.command)
 
 
 def _on_ray(config: TrainConfig, options: JobOptions, elastic: NodeRange | None) -> TrainConfig:
@@ -178,7 +193,7 @@ def _check_room(plan: Plan, worker: Size, pods: int) -> list[Problem]:
     if plan.elastic is not None and plan.transport is not Transport.TCP:
         message = "workers in memory that they share cannot be in several pods"
         problems.append(Problem(message, "leave transport out", "--transport"))
-    if plan.elastic is not None and (server_names(plan) or plan.mode in _OF_ONE_MACHINE):
+    if plan.elastic is not None and (server_names(plan) or _stays_on_one_machine(plan.mode)):
         message = f"elastic runs of mode {plan.mode} stay on one machine, but pods are several"
         hint = "use --mode ssgd, localsgd, diloco, fedavg or adaptive, or --restarts 3 instead of --elastic"
         problems.append(Problem(message, hint, "--mode"))
@@ -200,3 +215,8 @@ def _check_room(plan: Plan, worker: Size, pods: int) -> list[Problem]:
             hint += ", or leave placement out"
         problems.append(Problem(message, hint))
     return problems
+
+
+def _stays_on_one_machine(mode: str) -> bool:
+    """Elastic runs of torch's own modes."""
+    return mode in MODES and MODES[mode].channel is Channel.TORCH

@@ -42,6 +42,7 @@ from paceline.k8s.spec.readers import (
     read_volumes,
     secret_of,
 )
+from paceline.k8s.spec.script import JobScript
 from paceline.plan.plan import Device, Launcher, Plan
 
 LEAST_MEMORY = 1 << 29  # torch alone needs about this much
@@ -201,7 +202,11 @@ class AttachedConfig:
 
 
 def build_torchrun_spec(
-    config: TrainConfig, options: JobOptions, target: Target, travelling: AttachedConfig | None = None
+    config: TrainConfig,
+    options: JobOptions,
+    target: Target,
+    travelling: AttachedConfig | None = None,
+    script: JobScript | None = None,
 ) -> JobSpec:
     torch = options.torch
     procs = torch.procs_per_node or max(1, torch.gpus_per_node)
@@ -221,10 +226,11 @@ def build_torchrun_spec(
         options,
         read,
         pods,
-        command=_command(config, facts, read.results, options, travelling),
+        command=_command(config, facts, read.results, options, travelling, script),
         procs=procs,
         program=_program(options, target),
         config=None if travelling is None else travelling.file,
+        script=script,
     )
 
 
@@ -238,6 +244,7 @@ def assemble_spec(
     procs: int,
     program: str,
     config: ConfigFile | None,
+    script: JobScript | None,
 ) -> JobSpec:
     torch = options.torch
     spec = TorchrunSpec(
@@ -248,7 +255,6 @@ def assemble_spec(
         results=read.results,
         volumes=read.volumes,
         claims=read.claims,
-        config=config,
         variables=read.variables,
         node_labels=read.node_labels,
         service_account=plan.run if torch.rbac else torch.service_account,
@@ -267,7 +273,14 @@ def assemble_spec(
         pull_secret=options.pull_secret,
         limits=options.limits,
         torch=spec,
+        files=travelling_files(config, script),
+        script_sha256=None if script is None else script.sha256,
     )
+
+
+def travelling_files(config: ConfigFile | None, script: JobScript | None) -> tuple[ConfigFile, ...]:
+    files = () if script is None else script.files
+    return files if config is None else (config, *files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -390,17 +403,23 @@ def _results(config: TrainConfig, checkpoints: Volume | None) -> tuple[str, list
 
 
 def _command(
-    config: TrainConfig, facts: Facts, results: str, options: JobOptions, travelling: AttachedConfig | None
+    config: TrainConfig,
+    facts: Facts,
+    results: str,
+    options: JobOptions,
+    travelling: AttachedConfig | None,
+    script: JobScript | None,
 ) -> tuple[str, ...]:
     if travelling is None:
-        argv = list(worker_command(without_paths(config), facts))
+        argv = list(worker_command(without_paths(config), facts, has_script=script is not None))
     else:
         argv = ["-m", "paceline.worker", "--config", f"{CONFIG}/{travelling.file.name}"]
         argv += flags_of(without_paths(_unsized(travelling.beside)))
     if options.torch.gpus_per_node and "--device" not in argv:
         argv += ["--device", "cuda"]  # a GPU that does not work shall not go unnoticed
     argv += path_flags(config, results)
-    return tuple(argv) if options.torch.checkpoint_volume is None else (*argv, "--resume", "auto")
+    argv += [] if options.torch.checkpoint_volume is None else ["--resume", "auto"]
+    return tuple(argv) if script is None else (*argv, *script.command)
 
 
 def without_paths(config: TrainConfig) -> TrainConfig:

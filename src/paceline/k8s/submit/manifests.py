@@ -12,6 +12,7 @@ from paceline.k8s.render.targets import render, to_yaml
 from paceline.k8s.spec.elastic import build_elastic_spec
 from paceline.k8s.spec.job import ON_RAY, JobOptions, JobSpec, Profile, Target
 from paceline.k8s.spec.ray import build_ray_spec
+from paceline.k8s.spec.script import JobScript, settings_of_script
 from paceline.k8s.spec.torchrun import AttachedConfig, build_torchrun_spec
 from paceline.k8s.validate.offline import ValidationResult, find_problems, find_repeated, validate
 from paceline.plan.decide import elastic_of
@@ -30,10 +31,11 @@ def render_job(
     target: Target,
     config_problems: Sequence[Problem] = (),
     travelling: AttachedConfig | None = None,
+    script: JobScript | None = None,
 ) -> RenderedJob:
     """`config_problems`: problems of the settings as read. `travelling`: a file for a ConfigMap."""
     try:
-        intent = _intent(config, options, target, config_problems, travelling)
+        intent = _intent(config, options, target, config_problems, travelling, script)
     except ConfigError as error:
         problems = [Problem(problem.what, problem.hint, problem.where) for problem in error.problems]
         raise ManifestError(problems) from None
@@ -53,14 +55,17 @@ def _intent(
     target: Target,
     problems: Sequence[Problem],
     travelling: AttachedConfig | None,
+    script: JobScript | None,
 ) -> JobSpec:
+    if script is not None:
+        config = settings_of_script(config, script)
     if target in ON_RAY:
-        return build_ray_spec(config, options, problems)
+        return build_ray_spec(config, options, problems, script)
     if problems:
         raise ManifestError(problems)
     if elastic_of(config) is not None:
-        return build_elastic_spec(config, options, target, travelling)
-    return build_torchrun_spec(config, options, target, travelling)
+        return build_elastic_spec(config, options, target, travelling, script)
+    return build_torchrun_spec(config, options, target, travelling, script)
 
 
 def validate_file(path: Path, profile: Profile) -> ValidationResult:

@@ -29,7 +29,7 @@ from paceline.core.clock import Clock, SystemClock
 from paceline.core.errors import NotReadyError
 from paceline.core.ids import Rank
 from paceline.events.log import EventLog
-from paceline.plan.catalog import is_split
+from paceline.plan.catalog import SCRIPT_TASK, is_split
 from paceline.plan.codec import Json, loads
 from paceline.plan.plan import EventDetail, Plan
 from paceline.transport.rendezvous_store import RendezvousStore
@@ -38,6 +38,7 @@ from paceline.transport.torch_dist import abandon_group
 from paceline.worker.checkpointing import writer_for
 from paceline.worker.context import ForwardedLog, RemoteClock, RemoteContext, WorkerContext
 from paceline.worker.control import ControlBlock
+from paceline.worker.entry.script import script_body
 from paceline.worker.entry.torchrun import check_plan_here, describe_rank_fault
 from paceline.worker.participant import serve, work
 from paceline.worker.reporting import TERMINATING_ERRORS, Report, log_error
@@ -259,7 +260,9 @@ class Side:
             self._control.ask_to_stop()
         context = self._context(plan, self._control, order, saved)
         try:
-            if self._is_server:
+            if plan.task == SCRIPT_TASK:
+                script_body(plan, self._participant)(context, self._report)
+            elif self._is_server:
                 serve(context, self._report)
             else:
                 work(Rank(self._rank), context, self._report)

@@ -15,12 +15,14 @@ from paceline import __version__
 from paceline.coordinator.run_endpoint import CoordinatorEndpoint
 from paceline.core import environ
 from paceline.core.errors import ConfigError, ExitCode, HopelessError, NotReadyError
+from paceline.plan.catalog import SCRIPT_TASK
 from paceline.plan.codec import loads
 from paceline.plan.plan import Plan
 from paceline.tasks.load import task_class
 from paceline.worker.context import WorkerContext
 from paceline.worker.control import ControlBlock
 from paceline.worker.entry.ray import Message, Outbox
+from paceline.worker.entry.script import script_body
 from paceline.worker.participant import elastic_body
 from paceline.worker.rank_output import log_to
 from paceline.worker.reporting import TERMINATING_ERRORS, Report, fault_of, log_error
@@ -84,7 +86,8 @@ class Side:
             coordinator=CoordinatorEndpoint.read(coordinator),
         )
         self._outbox.say({"ev": "started", "who": self._participant, "pid": os.getpid()})
-        elastic_body(plan, self._participant)(context, self._report)
+        body = script_body if plan.task == SCRIPT_TASK else elastic_body
+        body(plan, self._participant)(context, self._report)
 
     def _report(self, facts: Report) -> None:
         self._outbox.say({"ev": "report", "who": self._participant, **facts})  # type: ignore[dict-item]  # facts are JSON

@@ -10,6 +10,7 @@ import math
 import platform
 import signal
 import socket
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -33,7 +34,7 @@ from paceline.core.errors import (
     VersionsDifferError,
 )
 from paceline.core.ids import Rank
-from paceline.plan.catalog import Channel
+from paceline.plan.catalog import SCRIPT_TASK, Channel
 from paceline.plan.codec import Json, loads
 from paceline.plan.plan import Device, Plan, Transport
 from paceline.transport.rendezvous_store import RendezvousStore, boot_id
@@ -51,6 +52,7 @@ from paceline.worker.context import (
     receive_snapshot,
 )
 from paceline.worker.control import ControlBlock
+from paceline.worker.entry.script import script_body
 from paceline.worker.participant import work
 from paceline.worker.rank_output import RankOutput
 from paceline.worker.reporting import TERMINATING_ERRORS, Report
@@ -92,10 +94,23 @@ def run_rank(
         ),
     )
     try:
-        work(Rank(rendezvous.world.rank), context, report)
+        rank = rendezvous.world.rank
+        if plan.task == SCRIPT_TASK:
+            _print_to_log(run_dir, rank)
+            script_body(plan, f"worker-{rank}")(context, report)
+        else:
+            work(Rank(rank), context, report)
     except BaseException:
         abandon_group()
         raise
+
+
+def _print_to_log(run_dir: Path, rank: int) -> None:
+    """A script prints to the log of its rank, if this host reaches the run folder."""
+    if run_dir.is_dir():
+        path = run_dir / "logs" / f"worker-{rank}.log"
+        path.parent.mkdir(exist_ok=True)
+        sys.stdout = path.open("a", encoding="utf-8", buffering=1)
 
 
 @contextmanager
@@ -211,6 +226,7 @@ def _is_of_a_peer(error: RuntimeError) -> bool:
     return any(text in str(error) for text in ("gloo/transport", "NCCL", "Connection closed by peer"))
 
 
+PLAN_S = 3600.0  # timeout for the plan
 VERDICT_S = 15.0  # timeout for the verdict of rank 0 after a failure
 LOST_S = 7.0  # the same after a stop signal: a rank has ended, perhaps rank 0
 STOPPED_S = 25.0  # timeout for rank 0 to end normally after a stop signal; torchrun waits 30 s
@@ -229,7 +245,8 @@ def follow(rendezvous: RendezvousStore, output: RankOutput) -> int:
     rank = rendezvous.world.rank
     rendezvous.show(f"hello/{rank}", hello_message(rendezvous.world))
     try:
-        order = _seen(rendezvous, "word", source="the plan from rank 0")
+        # Rank 0 may start a script first, for the plan; if it dies, torchrun ends us, or the store is gone.
+        order = _seen(rendezvous, "word", source="the plan from rank 0", timeout_s=PLAN_S)
         output.log_to(Path(str(order["run_dir"])) / "logs" / f"worker-{rank}.log")
         return _follow(rendezvous, order)
     except _OverError as over:

@@ -11,9 +11,11 @@ import sys
 from pathlib import Path
 
 from paceline.core.processes import die_with_parent
+from paceline.plan.catalog import SCRIPT_TASK
 from paceline.plan.codec import loads
 from paceline.worker.context import WorkerContext
 from paceline.worker.control import ControlBlock
+from paceline.worker.entry.script import script_body
 from paceline.worker.entry.zygote import run_process
 from paceline.worker.participant import serve
 
@@ -36,7 +38,8 @@ def main(listener_fd: int) -> int:
             token=bytes.fromhex(order["token"]),
             resume_from=None if resume_from is None else Path(resume_from),
         )
-        return run_process(context, "server-0", serve, reports)
+        body = script_body(plan, "server-0") if plan.task == SCRIPT_TASK else serve
+        return run_process(context, "server-0", body, reports)
 
 
 if __name__ == "__main__":

@@ -5,15 +5,15 @@ run compares its own with those of the plan, so two workers that built different
 step 0.
 """
 
+import atexit
 import dataclasses
 import hashlib
 import json
+import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
-from torch import nn
 
 from paceline.core.errors import script_error
 from paceline.plan.plan import Option
@@ -50,6 +50,12 @@ class ScriptFacts:
     clip_norm: float = 0.0  # of all parameters; 0: not clipped
     clip_value: float = 0.0
     clips_some: bool = False  # a limit of some parameters only, which a server cannot apply
+    turns: int = 1  # optimizers that step in turn
+    has_plateau: bool = False  # a schedule by a number of the script's
+    has_scaler: bool = False
+    has_stream: bool = False  # an iterable dataset, which has no epochs
+    keeps_state: bool = False  # run.state or run.keep
+    meets: bool = False  # run.mean, run.gather or run.split was called in the first step
     model: str = ""  # fingerprint of the model as it was prepared
     optimizer: str = ""
 
@@ -75,6 +81,13 @@ class ScriptFacts:
     def total_steps(self, num_workers: int) -> int:
         if self.steps:
             return self.steps
+        if self.epochs and self.has_stream:
+            raise script_error(
+                "E125",
+                "run.epochs was called, and a stream has no length",
+                "count steps:  for step in run.steps(5000):  and take one batch in each:  batch = "
+                "next(batches)",
+            )
         if not self.epochs:
             raise script_error(
                 "E130",
@@ -106,9 +119,14 @@ class ScriptFacts:
 
 
 def file_of(options: Mapping[str, Option]) -> ScriptFile:
-    """The script of a plan; an error if the file is not here, or was changed since the run began."""
+    """The script of a plan; an error if the file is not here, or was changed since the run began.
+
+    A plan with `sources` (launcher ray) needs no file: they are written to a folder of this process.
+    """
     arguments = tuple(str(argument) for argument in json.loads(str(options["arguments"])))
     file = ScriptFile(path=str(options["file"]), arguments=arguments, folder=str(options["folder"]))
+    if "sources" in options and not _is_here(file, str(options["sha256"])):
+        return _written(file, json.loads(str(options["sources"])))
     if sha256_of(file) != options["sha256"]:
         raise script_error(
             "E132",
@@ -119,6 +137,20 @@ def file_of(options: Mapping[str, Option]) -> ScriptFile:
         message = f"there is no folder {file.folder}, in which the run was started"
         raise script_error("E120", message, "on several hosts the script and its folder are at the same path")
     return file
+
+
+def _is_here(file: ScriptFile, sha256: str) -> bool:
+    return Path(file.path).is_file() and sha256_of(file) == sha256 and Path(file.folder).is_dir()
+
+
+def _written(file: ScriptFile, texts: Mapping[str, str]) -> ScriptFile:
+    """The same script in a temporary folder, beside its modules; it is also the working folder."""
+    folder = Path(tempfile.mkdtemp(prefix="paceline-script-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    here = file.folder if Path(file.folder).is_dir() else str(folder)
+    return ScriptFile(path=str(folder / file.name), arguments=file.arguments, folder=here)
 
 
 def sha256_of(file: ScriptFile) -> str:
@@ -133,13 +165,3 @@ def split(count: int, parts: int) -> tuple[int, ...]:
     """`count` in as equal parts as possible, the larger ones first."""
     each, more = divmod(count, parts)
     return tuple(each + (part < more) for part in range(parts))
-
-
-def fingerprint(module: nn.Module) -> str:
-    """Names, shapes and values of the model's tensors, before anything trained it."""
-    digest = hashlib.sha256()
-    for name, tensor in module.state_dict().items():
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        plain = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        digest.update(plain.numpy().tobytes())
-    return digest.hexdigest()[:16]
