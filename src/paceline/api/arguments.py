@@ -18,7 +18,7 @@ def parse_kwargs(call: str, settings: Mapping[str, object]) -> list[RawSetting]:
     ]
 
 
-def import_name(value: str | type, noun: str) -> str:
+def import_name(value: object, noun: str) -> str:
     """The name by which worker processes import a class; a name stays as it is."""
     if isinstance(value, str):
         return value
