@@ -1,25 +1,25 @@
-"""Checkpoints in an S3-compatible store: they survive the loss of the machine, and damage is detected."""
+"""Checkpoints of a run in an S3-compatible store: a part of one does not count, and damage is detected."""
 
-import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tests.fixtures.aws.s3_server import BUCKET, empty_bucket, s3_server
-from tests.fixtures.processes.command import paceline
 from tests.fixtures.wording import Wording
 
 from paceline.checkpoints.catalog import DAMAGED, folder_at, verified
 from paceline.checkpoints.snapshot import Snapshot, write_snapshot
 from paceline.core.errors import PacelineError
 from paceline.plan.plan import Plan
-from paceline.storage.checkpoint_store import ObjectStore, StoreError, fetch_newest
-from paceline.training.checkpoints import CheckpointUploader
+from paceline.storage.checkpoint_store import CheckpointStore
+from paceline.storage.objects import StoreError
+from paceline.storage.run_store import PART_BYTES, FencedError, LogWriter, RunStore
+from paceline.training.run_copy import RunCopier
 
 pytest.importorskip("boto3", reason="the object store is NOT tested: pip install 'moto[server]' boto3")
 pytest.importorskip("moto.server", reason="the object store is NOT tested: pip install 'moto[server]'")
@@ -46,6 +46,12 @@ def keys(client: Any) -> list[str]:  # Any: boto3's
     return [entry["Key"] for entry in client.list_objects_v2(Bucket=BUCKET).get("Contents", [])]
 
 
+def checkpoints() -> tuple[RunStore, CheckpointStore]:
+    """A store with the first session of a run, and the checkpoints of that session."""
+    store = RunStore(URL)
+    return store, store.checkpoints_of(store.begin("first"))
+
+
 def write(root: Path, number: int) -> Path:
     folder = folder_at(root, number)
     facts = {"clock": number, "at": number, "optimizer": None, "strategy": None}
@@ -54,12 +60,13 @@ def write(root: Path, number: int) -> Path:
 
 
 def test_a_checkpoint_goes_there_and_comes_back_as_it_was(client: Any, tmp_path: Path) -> None:
-    store, folder = ObjectStore(URL), write(tmp_path / "here", 5)
+    _, store = checkpoints()
+    folder = write(tmp_path / "here", 5)
     store.upload(folder)
     again = store.download(5, tmp_path / "there")
     for path in folder.iterdir():
         assert (again / path.name).read_bytes() == path.read_bytes()
-    assert keys(client) == [f"team/first/at-00000005/{n}" for n in _names()]
+    assert keys(client)[:-1] == [f"team/first/session-000001/at-00000005/{n}" for n in _names()]
 
 
 def _names() -> list[str]:
@@ -67,12 +74,12 @@ def _names() -> list[str]:
 
 
 def test_without_its_manifest_a_checkpoint_does_not_exist(client: Any, tmp_path: Path) -> None:
-    store = ObjectStore(URL)
+    run, store = checkpoints()
     store.upload(write(tmp_path / "here", 5))
     store.upload(write(tmp_path / "here", 7))
-    client.delete_object(Bucket=BUCKET, Key="team/first/at-00000007/manifest.json")  # as if it was cut off
-    assert store.numbers() == [5]
-    assert fetch_newest(store, tmp_path / "there", after=-1) == []
+    client.delete_object(Bucket=BUCKET, Key="team/first/session-000001/at-00000007/manifest.json")
+    assert store.numbers() == [5]  # as if the upload was cut off
+    assert run.fetch_newest(tmp_path / "there", after=-1) == []
     assert verified(folder_at(tmp_path / "there", 5), "worker-0").facts["at"] == 5
 
 
@@ -81,7 +88,8 @@ def test_without_its_manifest_a_checkpoint_does_not_exist(client: Any, tmp_path:
 def test_what_the_store_damaged_is_noticed_and_the_one_before_taken(
     name: str, damage: str, client: Any, tmp_path: Path
 ) -> None:
-    store, key = ObjectStore(URL), f"team/first/at-00000007/{name}"
+    run, store = checkpoints()
+    key = f"team/first/session-000001/at-00000007/{name}"
     for number in (5, 7):
         store.upload(write(tmp_path / "here", number))
     data = bytearray(client.get_object(Bucket=BUCKET, Key=key)["Body"].read())
@@ -90,7 +98,7 @@ def test_what_the_store_damaged_is_noticed_and_the_one_before_taken(
     else:
         data[len(data) // 2] ^= 1
         client.put_object(Bucket=BUCKET, Key=key, Body=bytes(data if damage != "cut short" else data[:-1]))
-    passed_over = fetch_newest(store, tmp_path / "there", after=-1)
+    passed_over = run.fetch_newest(tmp_path / "there", after=-1)
     no_longer_listed = name == "manifest.json" and damage == "missing"
     assert passed_over == ([] if no_longer_listed else ["at-00000007"])
     assert folder_at(tmp_path / "there", 5).is_dir()
@@ -99,75 +107,76 @@ def test_what_the_store_damaged_is_noticed_and_the_one_before_taken(
         store.download(7, tmp_path / "there")
 
 
-@pytest.mark.usefixtures("client")
-def test_the_keeper_copies_what_is_new_and_removes_what_is_old(tmp_path: Path) -> None:
-    notes: list[str] = []
-    keeper = CheckpointUploader(PLAN, tmp_path, ObjectStore(URL), notes.append)
-    for number in range(1, 6):
-        write(tmp_path / "checkpoints", number)
-        keeper.on_checkpoint({"ev": "checkpoint", "path": "", "removed": ""})
-    keeper.close(wait=True)
-    assert ObjectStore(URL).numbers()[-1] == 5
-    assert len(ObjectStore(URL).numbers()) <= PLAN.keep_checkpoints
-    assert keeper.uploaded[-1] == "at-00000005"
-    assert notes == []
-
-
 def test_a_store_that_does_not_answer_is_reported_once(client: Any, tmp_path: Path) -> None:
     notes: list[str] = []
+    (tmp_path / "events.jsonl").touch()
+    copier = RunCopier(PLAN, tmp_path, RunStore(URL), notes.append)
+    copier.begin()
+    client.delete_object(Bucket=BUCKET, Key="team/first/session-000001/session.json")
     client.delete_bucket(Bucket=BUCKET)
-    keeper = CheckpointUploader(PLAN, tmp_path, ObjectStore(URL), notes.append)
-    for number in (1, 2):
-        write(tmp_path / "checkpoints", number)
-        keeper.on_checkpoint({"ev": "checkpoint", "path": "", "removed": ""})
-    keeper.close(wait=True)
-    assert len(notes) == 1
-    assert "s3://checkpoints/team/first" in notes[0]
+    with suppress(KeyboardInterrupt), copier.running():
+        for number in (1, 2):
+            write(tmp_path / "checkpoints", number)
+            copier.on_checkpoint({"ev": "checkpoint", "path": "", "removed": ""})
+        raise KeyboardInterrupt  # the end of the run is not waited for
+    first, *_ = notes
+    assert sum(note.startswith("warning: the copy of the run") for note in notes) == 1
+    assert "s3://checkpoints/team/first" in first
     with pytest.raises(StoreError) as caught:
-        ObjectStore(URL).numbers()
+        RunStore(URL).sessions()
     assert "AWS_ENDPOINT_URL" in caught.value.hint
     client.create_bucket(Bucket=BUCKET)
 
 
 @pytest.mark.usefixtures("client")
 def test_two_runs_never_share_a_place(wording: Wording) -> None:
-    ObjectStore(URL).begin("{}")
+    RunStore(URL).begin("one")
     with wording.raises(PacelineError):
-        ObjectStore(URL).begin("{}")
+        RunStore(URL).begin("another")
 
 
-def test_a_run_is_resumed_on_another_machine_from_the_store_alone(client: Any, tmp_path: Path) -> None:
-    settings = ["--task", "xor", "--steps", "60", "--checkpoint-every", "20", "--name", "copied"]
-    result = paceline("train", *settings, "--checkpoint-store", URL, "--json", folder=tmp_path)
-    assert result.code == 0, result.err + result.out
-    expected = result.data()["result"]["state_sha256"]
-    assert ObjectStore(URL).numbers()[-1] == 60
-    client.delete_object(Bucket=BUCKET, Key="team/first/at-00000060/manifest.json")
-    ObjectStore(URL).upload(tmp_path / "runs/copied/checkpoints/at-00000040")
-    # The folder is there, but its checkpoints are not.
-    shutil.rmtree(tmp_path / "runs/copied/checkpoints")
-    again = paceline("train", "--resume", "runs/copied", "--json", folder=tmp_path)
-    assert again.code == 0, again.out
-    assert again.data()["result"]["state_sha256"] == expected
-    # Nothing at all is there.
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    client.delete_object(Bucket=BUCKET, Key="team/first/at-00000060/manifest.json")
-    again = paceline("train", "--resume", URL, "--json", folder=elsewhere)
-    assert again.code == 0, again.out
-    assert again.data()["result"]["state_sha256"] == expected
-    assert json.loads((elsewhere / "runs/copied/result.json").read_text())["steps"] < 60
-    refused = paceline("train", *settings, "--checkpoint-store", URL, folder=elsewhere)
-    assert refused.code == 5
-    assert URL in refused.err
+@pytest.mark.usefixtures("client")
+def test_of_two_commands_that_continue_a_run_one_creates_the_session_and_fences_the_other() -> None:
+    first = RunStore(URL)
+    session = first.begin("first")
+    one, other = RunStore(URL), RunStore(URL)
+    assert one.sessions() == other.sessions() == [session]
+    second = one.create(log_from=3, resumed_at=None, token="one")
+    assert second is not None
+    assert other.create(log_from=9, resumed_at=None, token="other") is None
+    assert one.create(log_from=3, resumed_at=None, token="one") == second  # a request that was repeated
+    assert other.sessions() == [session, second]
+    one.check_current(second)
+    with pytest.raises(FencedError):
+        first.check_current(session)
+
+
+@pytest.mark.usefixtures("client")
+def test_the_log_is_the_parts_of_all_sessions_without_what_a_replaced_command_wrote_later() -> None:
+    store = RunStore(URL)
+    log = b"".join(b"line %7d of a log that is not small\n" % number for number in range(70_000))
+    assert len(log) > 2 * PART_BYTES
+    first = LogWriter(store.objects, store.begin("first"), start=0)
+    for start in range(0, len(log), 300_000):
+        first.append(log[start : start + 300_000])
+    assert b"".join(store.read_log(0)) == log
+    assert b"".join(store.read_log(PART_BYTES + 7)) == log[PART_BYTES + 7 :]
+    assert store.log_end() == len(log)
+    cut = len(log) - 50_000
+    session = store.create(log_from=cut, resumed_at=None, token="second")
+    assert session is not None
+    first.append(b"a line that a frozen command wrote when it was fenced\n")
+    LogWriter(store.objects, session, start=cut).append(b"another end\n")
+    assert b"".join(RunStore(URL).read_log(0)) == log[:cut] + b"another end\n"
+    assert b"".join(store.read_log(cut + 4)) == b"her end\n"
 
 
 def test_without_boto3_the_error_names_what_to_install() -> None:
     code = (
         "import sys; sys.modules['boto3'] = None\n"
-        "from paceline.storage.checkpoint_store import ObjectStore\n"
+        "from paceline.storage.run_store import RunStore\n"
         "from paceline.core.errors import NotReadyError\n"
-        "try:\n    ObjectStore('s3://bucket/x')\n"
+        "try:\n    RunStore('s3://bucket/x')\n"
         "except NotReadyError as error:\n    print(error.what, error.hint)\n"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

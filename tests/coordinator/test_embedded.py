@@ -106,6 +106,7 @@ def test_a_write_that_the_disk_refuses_is_reported_and_the_node_comes_back(tmp_p
     with EmbeddedNode(tmp_path, patience_s=60) as node:
         create(node, "before")
         news: list[str] = []
+        before = set((node.folder / "node-1").glob("wal-*.log"))
 
         def is_told(text: str) -> bool:
             news.extend(node.take_messages())
@@ -119,6 +120,7 @@ def test_a_write_that_the_disk_refuses_is_reported_and_the_node_comes_back(tmp_p
             allow_all()
             assert during.result().run == "during"  # the caller does not even notice
         until(lambda: is_told("has recovered"), "it works again")
+        assert before.isdisjoint((node.folder / "node-1").glob("wal-*.log")), "the log is written again"
         create(node, "after")
         assert names(node.client) == ["before", "during", "after"]
     with EmbeddedNode(tmp_path, patience_s=60) as node:

@@ -7,7 +7,7 @@ from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.server.access_policy import Role, roles_for
 from paceline.coordinator.state import queries
 from paceline.coordinator.state.machine import CoordinatorState
-from paceline.coordinator.state.model import FLEET
+from paceline.coordinator.state.model import COMMANDS, FLEET
 
 SECRET = bytes(range(32))
 AGENT = pb.JoinRun(run=FLEET, worker="host-1", role="agent", address="10.0.0.1", facts={"slots": "2"})
@@ -84,3 +84,24 @@ def test_an_offer_wakes_the_agents_and_shows_its_secret_to_no_viewer() -> None:
     view = queries.run(cluster.state, "r")
     assert SECRET not in view.SerializeToString()
     assert Role.VIEWER not in roles_for("/paceline.cluster.v1.Runs/Offers")
+
+
+def test_a_living_command_is_not_replaced_and_a_lost_one_is() -> None:
+    cluster = Cluster()
+    joining = pb.JoinRun(run=COMMANDS, worker="store-1", role="command", facts={"host": "a", "pid": "7"})
+    first = cluster.ok(joining, pb.Worker)
+    refusal = cluster.refused(joining)
+    assert (refusal.why, "process 7 on a" in refusal.what) == (pb.EXISTS, True)
+    cluster.ok(pb.JoinRun(run=COMMANDS, worker="store-2", role="command"), pb.Worker)
+    lost = pb.LoseWorker(run=COMMANDS, worker="store-1", incarnation=first.incarnation)
+    assert cluster.ok(lost, pb.Worker).phase == pb.WORKER_LOST
+    second = cluster.ok(joining, pb.Worker)
+    assert second.incarnation > first.incarnation
+    left = pb.LeaveRun(run=COMMANDS, worker="store-1", incarnation=first.incarnation)
+    assert cluster.refused(left).why == pb.FENCED
+    assert list(queries.runs(cluster.state, with_ended=True).runs) == []
+
+
+@pytest.mark.parametrize("role", ["agent", "worker"])
+def test_the_record_of_commands_takes_no_other_role(role: str) -> None:
+    assert Cluster().refused(pb.JoinRun(run=COMMANDS, worker="w", role=role)).why == pb.INVALID

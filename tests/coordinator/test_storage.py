@@ -60,6 +60,22 @@ def test_a_fresh_node_has_nothing_and_a_restarted_one_has_all(tmp_path: Path) ->
     assert loaded.entries == [entry(1), entry(2), entry(3, 2, b"third")]
 
 
+def test_after_a_failed_write_the_whole_log_is_written_again(tmp_path: Path) -> None:
+    """What a read returns then may be in memory only."""
+    first = written(tmp_path)
+    opened(tmp_path).close()
+    assert first.exists()
+    storage = Storage(tmp_path, ME)
+    loaded = storage.load(FIRST, after_failure=True)
+    storage.close()
+    assert not first.exists()
+    assert (
+        read_folder(tmp_path, ME, FIRST).entries
+        == loaded.entries
+        == [entry(1), entry(2), entry(3, 2, b"third")]
+    )
+
+
 def test_a_later_entry_replaces_those_from_its_index_on(tmp_path: Path) -> None:
     written(tmp_path)
     storage = opened(tmp_path)
@@ -111,6 +127,23 @@ def test_damage_in_a_long_record_is_refused_wherever_it_is(
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x40]) + whole[place + 1 :])
         with wording.raises(StorageError):
             read_folder(tmp_path, ME, FIRST)
+
+
+@pytest.mark.parametrize("damaged", [1, 2])
+def test_a_damaged_length_of_a_long_record_is_no_torn_end(tmp_path: Path, damaged: int) -> None:
+    """The next record that verifies is 255 KiB behind it."""
+    path = written(tmp_path)
+    storage = opened(tmp_path)
+    begins = []
+    for index in (4, 5, 6):
+        begins.append(path.stat().st_size)
+        storage.save(None, [entry(index, 2, LONG)])
+    storage.close()
+    whole = bytearray(path.read_bytes())
+    whole[begins[damaged - 1] + 3] ^= 0x40  # the length, which now ends behind the file
+    path.write_bytes(whole)
+    with pytest.raises(StorageError):
+        read_folder(tmp_path, ME, FIRST)
 
 
 def test_a_long_append_that_was_interrupted_is_cut_off(tmp_path: Path) -> None:

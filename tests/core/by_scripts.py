@@ -9,8 +9,11 @@ from tests.core.provoked import Codes, Provocation, printed_codes, raised
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset
 
+from paceline.plan.catalog import MODES
 from paceline.worker.script.facts import ScriptFacts, ScriptFile, file_of
+from paceline.worker.script.kept import KeptState
 from paceline.worker.script.prepared import Prepared
+from paceline.worker.script.suited import unsuited
 
 FACTS = ScriptFacts(num_samples=12, batch_size=4, epochs=1)
 
@@ -35,9 +38,12 @@ def no_such_script(folder: Path) -> Codes:
     return printed_codes(folder, "run", "missing.py")
 
 
+def _unsuited(**facts: int) -> Codes:
+    return {problem.code for problem in unsuited(replace(FACTS, **facts), MODES["asgd"], is_elastic=False)}
+
+
 def two_optimizers(_: Path) -> Codes:
-    model = nn.Linear(2, 1)
-    return _prepare(model, _sgd(model), _sgd(model))
+    return _unsuited(turns=2)
 
 
 def a_closure(_: Path) -> Codes:
@@ -49,7 +55,24 @@ def a_stream(_: Path) -> Codes:
 
 
 def a_plateau(_: Path) -> Codes:
-    return _prepare(torch.optim.lr_scheduler.ReduceLROnPlateau(_sgd(nn.Linear(2, 1))))
+    return _unsuited(has_plateau=True)
+
+
+def half_of_a_gan(_: Path) -> Codes:
+    def prepare() -> None:
+        prepared = Prepared()
+        model = nn.Linear(2, 1)
+        objects = (model, nn.Linear(1, 2), _sgd(model))
+        prepared.add(objects, accumulate=1, batch="global", wrap=lambda loader: loader)
+        prepared.close()
+
+    return raised(prepare)
+
+
+def state_of_another_kind(folder: Path) -> Codes:
+    kept = KeptState()
+    kept.values["folder"] = folder
+    return raised(kept.state_dict)
 
 
 def sparse_gradients(_: Path) -> Codes:
@@ -88,4 +111,6 @@ PROVOCATIONS: dict[str, Provocation] = {
     "E130": no_length,
     "E131": drawing_with_replacement,
     "E132": a_changed_file,
+    "E137": half_of_a_gan,
+    "E138": state_of_another_kind,
 }

@@ -52,6 +52,11 @@ ELSEWHERE: dict[str, tuple[str, str, str]] = {
         "RayStartError",
     ),
     "E211": ("hosts/test_network.py", "test_another_user_than_root_is_told_the_reason", "NoHostsError"),
+    "E212": (
+        "training/test_command_lease.py",
+        "test_a_second_command_is_refused_and_a_standby_ends_with_the_run",
+        "RunHeldError",
+    ),
     "E507": ("cli/test_coordinator_commands.py", "test_when_all_nodes_have_ended_it_is_an_error", "E507"),
     "E509": ("coordinator/test_embedded.py", "test_a_folder_is_used_by_one_node_at_a_time", "StorageError"),
     "E602": ("k8s_client/test_job_submit.py", "test_a_quota_that_is_too_small_is_seen_before", "NoRoomError"),
@@ -80,6 +85,11 @@ ELSEWHERE: dict[str, tuple[str, str, str]] = {
         "checkpoints/test_object_store.py",
         "test_a_store_that_does_not_answer_is_reported_once",
         "StoreError",
+    ),
+    "E810": (
+        "training/test_run_copy.py",
+        "test_a_command_that_was_replaced_is_stopped_and_what_it_writes_is_never_read",
+        "FencedError",
     ),
 }
 

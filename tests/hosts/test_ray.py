@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.fixtures.processes.command import assert_nothing_was_lost, paceline
-from tests.fixtures.runs.host_runs import host_of
+from tests.fixtures.runs.host_runs import are_apart, host_of, servers, starts, until_guarded
 from tests.fixtures.runs.ray_hosts import HEAD, RayOnHosts, ray_on_hosts
 
 from paceline.faults.scenarios.host_fleet import HostRun
@@ -41,6 +41,23 @@ def test_a_node_joins_and_gets_a_worker_another_vanishes_and_the_bits_are_those_
     done = paceline(*alone, "--run-dir", str(tmp_path / "alone"))
     assert done.code == 0, done.err
     assert _state_of(tmp_path / "alone") == _state_of(cluster.run_dir)
+
+
+@pytest.mark.soak
+def test_a_node_with_a_parameter_server_vanishes_and_no_update_is_lost(tmp_path: Path) -> None:
+    with ray_on_hosts(tmp_path, nodes=3, more_hosts=1) as cluster:
+        run = cluster.start_training("--mode", "asgd", "--num-workers", "1", *XOR)
+        run.until(lambda _: are_apart(run), "two servers are on two nodes")
+        leading, following = servers(run)
+        (lost, *_) = [server for server in (leading, following) if host_of(run, server) != HEAD]
+        before = starts(run, lost)
+        cluster.network.lose(host_of(run, lost))
+        cluster.start_node(4)
+        run.until(lambda _: starts(run, lost) > before, "it is replaced")
+        until_guarded(run)
+        run.stop()
+    assert run.command.process.returncode == 130, run.output()
+    assert_nothing_was_lost(cluster.run_dir)
 
 
 def _state_of(run_dir: Path) -> set[str]:

@@ -10,12 +10,13 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 
 import grpc
 import pytest
 from tests.fixtures.processes.command import assert_nothing_was_lost
-from tests.fixtures.runs.host_runs import ENDLESS, fleet_on_hosts, kill_worker
+from tests.fixtures.runs.host_runs import ENDLESS, fleet_on_hosts, kill_participant
 from tests.fixtures.servers.listening import (
     Answer,
     Capture,
@@ -35,15 +36,19 @@ from paceline.coordinator.server.tls import init_pki, parse_node
 from paceline.coordinator.state.model import FLEET
 from paceline.core.clock import unix_now_s
 from paceline.core.errors import PeerLostError
+from paceline.events.read import History
 from paceline.faults.scenarios.host_fleet import PACELINE, FleetRun, HostFleet
+from paceline.faults.scenarios.measurements import is_guarded, updates
+from paceline.faults.scenarios.training import events_of
 from paceline.launchers.agents.wire import MAX_HELLO_BYTES
+from paceline.plan.catalog import MODES, Channel
 from paceline.transport import tcp_wire
-from paceline.transport.generation.listener import Claim
+from paceline.transport.handshake import NO_GENERATION, Claim
 from paceline.worker.tls import client_tls_context
 
 PROOFS = {  # what listens beyond loopback, by the command of its process, and what it asks for
     "paceline coordinator start": "a certificate of the cluster's authority",
-    "paceline.worker.entry.zygote": "the run's secret, for this generation and these two workers",
+    "paceline.worker.entry.zygote": "the run's secret, for these two participants and their generation",
     "paceline train": "the secret of the run's offer",
     "paceline dashboard": "a token",
     "paceline metrics serve": "a token",
@@ -74,6 +79,16 @@ class Product:
     fleet: HostFleet
     run: FleetRun
     capture: Capture
+    has_servers: bool
+
+    def until_all_train(self, after: int = 0) -> int:
+        """Wait for a state after this one in which both workers train; returns its number."""
+        if not self.has_servers:
+            return self.run.until_in(2, after=after)
+        self.run.until(lambda history: is_guarded(history) and started(history) > after, "both train")
+        done = updates(self.run.log.read())
+        self.run.until(lambda history: updates(history) > done + 20, "updates are made")
+        return started(self.run.log.read())
 
     def sockets(self) -> list[ListeningSocket]:
         return [found for host in self.fleet.nodes.network for found in listening_on(host)]
@@ -93,20 +108,25 @@ class Product:
         return name
 
 
+def started(history: History) -> int:
+    return sum(event.who.startswith("worker-") for event in events_of(history, "worker_started"))
+
+
 @contextmanager
-def product(folder: Path) -> Iterator[Product]:
+def product(folder: Path, mode: str) -> Iterator[Product]:
     """Every part that listens, on addresses that the whole network reaches."""
-    with fleet_on_hosts(folder, agents=2) as fleet:
+    has_servers = MODES[mode].channel is Channel.STORE
+    with fleet_on_hosts(folder, agents=2, slots=2 if has_servers else 1) as fleet:
         network = fleet.nodes.network
         host = network.host(fleet.command_host)
         with recording(network, folder / "packets") as capture:
             shape = [*ENDLESS, "--num-workers", "2", "--checkpoint-every", "20"]
-            run = fleet.start_training("--mode", "ssgd", *shape)
-            run.until_in(2, after=0)
+            run = fleet.start_training("--mode", mode, *shape)
+            made = Product(fleet, run, capture, has_servers)
+            made.until_all_train()
             listening = ["--host", host.address, "--port", "0", "--token-file", "token"]
             for command in (["dashboard", "run"], ["metrics", "serve", "run"]):
                 host.start([*PACELINE, *command, *listening], log=fleet.log_of(command[0]))
-            made = Product(fleet, run, capture)
             until(lambda: len(made.beyond_loopback()) >= 7, "the dashboard and the metrics listen")
             yield made
 
@@ -115,8 +135,9 @@ def kind_of(found: ListeningSocket) -> str:
     return next((kind for kind in PROOFS if kind in found.command), "")
 
 
-def test_strangers_neither_join_nor_read_nor_replay_nor_stop_a_run(tmp_path: Path) -> None:
-    with product(tmp_path / "hosts") as made:
+@pytest.mark.parametrize("mode", ["ssgd", pytest.param("asgd", marks=pytest.mark.soak)])
+def test_strangers_neither_join_nor_read_nor_replay_nor_stop_a_run(tmp_path: Path, mode: str) -> None:
+    with product(tmp_path / "hosts", mode) as made:
         sockets = made.sockets()
         unknown = [found for found in sockets if found.is_beyond_loopback and not kind_of(found)]
         assert not unknown, "these are in no list of what proves who may connect"
@@ -179,13 +200,13 @@ def check_foreign_certificates(made: Product, folder: Path) -> None:
 def check_foreign_runs(made: Product, found: list[ListeningSocket]) -> None:
     """Workers that hold the secret of another run, and know everything else of this one."""
     run = made.run_name()
-    workers = [worker for worker in made.workers() if worker.phase == pb.WORKER_ACTIVE]
-    generation = made.run.until_in(2, after=0)
-    first, second = sorted(workers, key=lambda worker: worker.worker)
-    for acceptor, dialer in ((first, second), (second, first)):
+    participants = [worker for worker in made.workers() if worker.phase == pb.WORKER_ACTIVE]
+    newest = made.until_all_train()
+    pairs = [(one, other) for one, other in permutations(participants, 2) if one.address]
+    for acceptor, dialer in pairs:
         host, _, port = acceptor.address.rpartition(":")
         context = client_tls_context(acceptor.facts["certificate"])
-        for number in (generation, generation + 1, 0):
+        for number in (newest, newest + 1, NO_GENERATION):
             names = (dialer.worker, dialer.incarnation, acceptor.worker, acceptor.incarnation)
             claim = Claim(run, number, *names)
             guess = claim.key(os.urandom(32))
@@ -199,6 +220,7 @@ def check_foreign_runs(made: Product, found: list[ListeningSocket]) -> None:
                 with pytest.raises((PeerLostError, OSError)):
                     tcp_wire.receive_into(connection, memoryview(bytearray(1)))
     assert len({each.place for each in found if "zygote" in each.command}) == 2
+    assert len({one.address for one, _ in pairs}) == 2
 
 
 def check_replays(made: Product, found: list[ListeningSocket]) -> None:
@@ -216,13 +238,13 @@ def check_replays(made: Product, found: list[ListeningSocket]) -> None:
 
 def check_floods(made: Product, found: list[ListeningSocket]) -> None:
     """With half-open connections to every socket of the run a lost worker is still replaced."""
-    generation = made.run.until_in(2, after=0)
+    newest = made.until_all_train()
     with ExitStack() as stack:
         for each in found:
             if kind_of(each) not in HTTP:
                 stack.enter_context(flood(each.place, HALF_OPEN))
-        kill_worker(made.run, "worker-1")
-        made.run.until_in(2, after=generation)
+        kill_participant(made.run, "worker-1")
+        made.until_all_train(after=newest)
 
 
 def check_nothing_was_readable(made: Product) -> None:

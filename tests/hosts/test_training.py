@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.fixtures.processes.command import assert_nothing_was_lost, paceline
-from tests.fixtures.runs.host_runs import ENDLESS, fleet_on_hosts, host_of, kill_worker
+from tests.fixtures.runs.host_runs import ENDLESS, fleet_on_hosts, host_of, kill_participant
 
 from paceline.events.read import read_history
 from paceline.faults.scenarios.training import commits_ns
@@ -37,7 +37,7 @@ def test_a_worker_an_agent_a_link_and_the_leaders_host_are_lost_and_a_host_joins
         network = fleet.nodes.network
         run = fleet.start_training("--mode", "ssgd", *ENDLESS)
         generation = run.until_in(3, after=0)
-        kill_worker(run, "worker-1")
+        kill_participant(run, "worker-1")
         generation = run.until_in(3, after=generation)
         fleet.agents[1].kill()
         fleet.start_agent(1)

@@ -18,7 +18,7 @@ from tests.k8s.replay import follow, tape
 
 from paceline.cli.main import run
 from paceline.core.errors import ExitCode
-from paceline.k8s.diagnose.classify import FAILURES, NOT_UNDERSTOOD, UNKNOWN
+from paceline.k8s.diagnose.classify import FAILURES, NOT_UNDERSTOOD, UNKNOWN, classify
 from paceline.k8s.diagnose.diagnosis import diagnose
 from paceline.k8s.diagnose.explain import explain_recording, save_evidence
 from paceline.k8s.diagnose.findings import FailureClass, Finding, command_of
@@ -227,7 +227,7 @@ def test_a_warning_on_a_job_without_pods_is_reported_at_once() -> None:
     objects = [job, {**warning, "involvedObject": subject, "lastTimestamp": "2026-11-16T10:00:05Z"}]
     finding = diagnose(read_record({"at": "2026-11-16T10:00:10Z", "objects": objects}, "x"))
     assert finding is not None
-    assert "words that no rule knows" in " ".join(finding.evidence)
+    assert warning["message"] in " ".join(finding.evidence)
 
 
 @pytest.mark.parametrize(
@@ -430,6 +430,27 @@ def test_retries_that_were_exceeded_are_explained_by_their_reason(tmp_path: Path
     no_route, slow = "[Errno 101] Network is unreachable", "ConnectTimeoutError('timed out')"
     assert action(tmp_path, RAISED + message.format(no_route)) == ("hub-offline", "stop")
     assert action(tmp_path, RAISED + message.format(slow))[1] == "resubmit"
+
+
+@pytest.mark.parametrize(
+    ("text", "cause", "remedy"),
+    [
+        ("RuntimeEnvSetupError: Failed to set up runtime environment.", "ray-environment", "stop"),
+        ("ObjectStoreFullError: Failed to put object in object store", "ray-object-store", "stop"),
+        ("Could not find a version that satisfies x==9 (from versions: none)", "packages", "stop"),
+        ("Liveness probe failed: HTTP probe failed with statuscode: 500", "liveness-probe", "stop"),
+        ("JAX distributed service detected fatal errors", "peer-lost", "resubmit"),
+        ("Permission denied (publickey,password).", "ssh-login", "stop"),
+        ("RuntimeError: No TPU devices found", "tpu-missing", "stop"),
+        ("The TPU is already in use by process with pid 12", "tpu-busy", "resubmit"),
+        ('object is being deleted: pods "demo-0" already exists', "name-taken", "wait"),
+        ("Error(s) in loading state_dict for Net", "checkpoint-unusable", "stop"),
+    ],
+)
+def test_a_message_of_one_program_has_its_cause_and_its_remedy(text: str, cause: str, remedy: str) -> None:
+    recognised = classify(text)
+    assert recognised is not None
+    assert (recognised.failure.name, recognised.failure.remedy.value) == (cause, remedy)
 
 
 @pytest.mark.parametrize(

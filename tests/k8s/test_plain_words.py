@@ -90,6 +90,7 @@ def test_a_number_where_text_must_stand_is_a_problem(wording: Wording) -> None:
         ("1.5", "requests.cpu", "1500m"),
         ("16", "cpu", "16"),
         ("1e9", "nvidia.com/gpu", "1000000000"),
+        ("12345", "pods", "12345"),
         ("0", "pods", "0"),
     ],
 )

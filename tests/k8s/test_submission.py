@@ -36,6 +36,7 @@ from paceline.k8s.submit.job_state import (
     phase_of,
     read_annotations,
     read_lease,
+    shown_phase,
 )
 from paceline.k8s.submit.log_lines import LogCursor, prefix_of
 from paceline.k8s.submit.requirements import roles
@@ -544,6 +545,22 @@ def test_an_init_container_is_stuck_only_when_the_pods_it_waits_for_are_ready(co
     assert named(pod("demo-0", **begun, conditions=[ready])) == "init-stuck"
 
 
+@pytest.mark.parametrize("is_cordoned", [True, False])
+def test_a_pod_whose_only_node_is_cordoned_is_waited_for(is_cordoned: bool) -> None:
+    message = "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector."
+    unplaced = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    since = {"lastTransitionTime": write_time(NOW_S)}
+    waiting = pod(phase="Pending", conditions=[{**unplaced, **since}])
+    waiting["spec"] = {**waiting["spec"], "nodeName": "", "nodeSelector": {"zone": "b"}}
+    chosen = {**node("b", zone="b" if is_cordoned else "c"), "spec": {"unschedulable": is_cordoned}}
+    state, made = FollowState(), list[object]()
+    for second in range(0, 7200, 60):
+        seen = snapshot_of(waiting, chosen, node("a", zone="a"), at_s=NOW_S + second)
+        actions, state = next_actions(seen, job(), state, RetryPolicy())
+        made += [action for action in actions if isinstance(action, Remove | Recreate | End)]
+    assert bool(made) is not is_cordoned
+
+
 def test_a_rayjob_that_lost_a_worker_is_left_to_kuberay_until_it_has_failed() -> None:
     body, log = crashed(step=57)
     ray = {"kind": "RayJob", "metadata": {"name": "demo"}, "spec": {}}
@@ -570,6 +587,15 @@ def test_an_attempt_is_not_made_when_the_job_has_recovered_meanwhile() -> None:
     assert not any(isinstance(action, Recreate) for action in actions)
     assert state.again is None
     assert state.watching.attempts == Attempts()
+
+
+def test_a_running_job_is_shown_as_pending_again_only_while_a_pod_waits_to_start() -> None:
+    """Its pods are deleted some seconds before its controller reports the end."""
+    leaving = pod(phase="Pending")
+    leaving["metadata"]["deletionTimestamp"] = write_time(NOW_S)
+    for pods in ([], [leaving]):
+        assert shown_phase(Phase.RUNNING, Phase.PENDING, pods) is Phase.RUNNING
+    assert shown_phase(Phase.RUNNING, Phase.PENDING, [pod(phase="Pending")]) is Phase.PENDING
 
 
 def test_an_operator_that_restarts_pods_takes_precedence() -> None:

@@ -149,6 +149,36 @@ def test_a_job_that_succeeds_after_it_was_judged_is_not_started_again(
     assert server.of(CONFIG_MAP) == []
 
 
+def test_a_job_that_its_operator_restarts_after_it_was_judged_is_left_to_it(
+    cluster: ClusterConnection, server: ApiServer
+) -> None:
+    made(cluster)
+    (job,) = server.of(JOB)
+    gang = Gang(server, JOB)
+    for pod in gang.pods:
+        why = {"reason": "Evicted", "message": "The node was low on resource: memory."}
+        gang.show(pod, {"terminated": {"exitCode": 137, "finishedAt": now(0)}}, "Failed", **why)
+        server.end_log("train", pod.name, pod.container)
+
+    def ended(kind: str) -> Object:
+        return {"conditions": [{"type": kind, "status": "True"}] if kind else []}
+
+    def restarted(verb: str, kind: Kind, _what: Object) -> None:
+        """Between the decision and the last look before the job would be removed."""
+        if (verb, kind) == ("create", CONFIG_MAP):
+            server.change(JOB, "demo", "train", status=ended(""))
+        elif (verb, kind) == ("delete", CONFIG_MAP):
+            server.change(JOB, "demo", "train", status=ended("Complete"))
+
+    server.change(JOB, "demo", "train", status=ended("Failed"))
+    server.rules.append(restarted)
+    result = follow(cluster).end()
+    assert result.attempt == 1
+    assert result.end is not None
+    assert result.end.code is ExitCode.OK
+    assert [manifest["metadata"]["uid"] for manifest in server.of(JOB)] == [job["metadata"]["uid"]]
+
+
 def test_a_job_that_succeeds_after_it_was_judged_is_not_removed(
     cluster: ClusterConnection, server: ApiServer
 ) -> None:

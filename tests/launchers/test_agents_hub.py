@@ -193,6 +193,9 @@ def test_two_servers_are_on_two_hosts_if_there_are_two() -> None:
     second = HostRoom("second", 1)
     assert choose_host("server-1", [first, second]) == "second"
     assert choose_host("server-1", [first]) == "first"
+    slots_of_one = HostRoom("third", 8, machine="node-1")
+    first.machine = "node-1"
+    assert choose_host("server-1", [first, second, slots_of_one]) == "second"
 
 
 def frame(text: bytes, blob: bytes = b"") -> bytes:
@@ -211,6 +214,77 @@ def agent_of(hub: Hub) -> Iterator[ssl.SSLSocket]:
         greeting = hello(hub, boot=boot_id(), scratch="/scratch")
         connection.sendall(frame(json.dumps(greeting).encode()))
         yield connection
+
+
+def until_arrived(hub: Hub) -> str:
+    arrived: list[Arrived] = []
+
+    def is_there() -> bool:
+        event = hub.next_event(0.1)
+        if isinstance(event, Arrived):
+            arrived.append(event)
+        return bool(arrived)
+
+    until(is_there, "it was admitted")
+    return arrived[0].host
+
+
+def receive(connection: ssl.SSLSocket) -> tuple[Message, bytes]:
+    """The next message of the hub that is no tick."""
+    with connection.makefile("rb") as stream:
+        while True:
+            _, text_bytes, blob_bytes = struct.unpack("!4sII", stream.read(12))
+            message = json.loads(stream.read(text_bytes))
+            blob = stream.read(blob_bytes)
+            if message["op"] not in ("tick", "welcome"):
+                return message, blob
+
+
+def test_a_host_that_does_not_receive_a_checkpoint_holds_up_nobody(hub: Hub, tmp_path: Path) -> None:
+    file = tmp_path / "worker-0.safetensors"
+    with file.open("wb") as whole:
+        whole.truncate(64 << 20)
+    with agent_of(hub):
+        silent = until_arrived(hub)
+        hub.send_file(silent, file, "checkpoints/at-5/worker-0.safetensors")
+        assert hub.next_event(0.0) is None, "it is not even gone: nothing waited for it"
+        with agent_of(hub) as other:
+            hub.send(until_arrived(hub), {"op": "stop"})
+            assert receive(other)[0]["op"] == "stop"
+
+
+def test_a_file_comes_before_what_is_sent_after_it_also_when_it_was_removed(hub: Hub, tmp_path: Path) -> None:
+    file = tmp_path / "worker-0.json"
+    file.write_bytes(b"facts")
+    with agent_of(hub) as connection:
+        host = until_arrived(hub)
+        hub.send_file(host, file, "checkpoints/at-5/worker-0.json")
+        file.unlink()
+        hub.send(host, {"op": "start"})
+        assert receive(connection) == (
+            {"op": "file", "path": "checkpoints/at-5/worker-0.json", "is_first": True, "is_last": True},
+            b"facts",
+        )
+        assert receive(connection)[0]["op"] == "start"
+
+
+def test_a_large_message_over_a_slow_link_is_no_silence() -> None:
+    silence_s = 0.5
+
+    async def receive_slowly() -> tuple[Message, bytes]:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            peer = Peer(*await asyncio.open_connection(sock=ours))
+            receiving = asyncio.create_task(peer.receive(silence_s))
+            for byte in frame(b'{"ev": "log"}', bytes(8)):
+                theirs.send(bytes([byte]))
+                await asyncio.sleep(silence_s / 5)
+            try:
+                return await receiving
+            finally:
+                await end(peer)
+
+    assert asyncio.run(receive_slowly()) == ({"ev": "log"}, bytes(8))
 
 
 def until_gone(hub: Hub) -> Gone:
@@ -339,9 +413,9 @@ def test_an_agent_that_returns_at_the_end_of_the_run_does_not_hold_it_up(hub: Hu
 
         def is_there() -> bool:
             group._handle_events(0.1)
-            return bool(group._hosts)
+            return bool(group._lost)
 
-        until(is_there, "it is there")
+        until(is_there, "it was there")
         assert all(host.is_over for host in group._hosts.values())
         while connection.recv(1000):
             pass
@@ -360,6 +434,67 @@ def hosted_run(hub: Hub, folder: Path, take_helper: Callable[[], Helper]) -> Hos
         note=lambda _: None,
         is_draining=lambda: False,
     )
+
+
+OUTPUT_BYTES = 32 << 20
+
+
+@contextmanager
+def heavy_output(folder: Path) -> Iterator[Scratch]:
+    scratch = Scratch(folder, "r")
+    (folder / "logs").mkdir()
+    (folder / "logs" / "worker-0.log").write_bytes(bytes(OUTPUT_BYTES))
+    yield scratch
+
+
+async def _send_output(hosted: HostedRun, *, reads: bool) -> tuple[int, int]:
+    """What of it is in memory while the command receives nothing, and how many bytes it receives."""
+    received = 0
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal received
+        peer = Peer(reader, writer)
+        try:
+            while reads:
+                received += len((await peer.receive(HANDSHAKE_S))[1])
+            await asyncio.Event().wait()
+        except ConnectionError:
+            pass
+        finally:
+            await end(peer)
+
+    accepted: list[asyncio.Task[None]] = []
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.append(asyncio.create_task(take(reader, writer)))
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    hosted._peer = Peer(reader, writer)
+    sending = [asyncio.create_task(hosted._send_text()) for _ in range(3)]
+    try:
+        if not reads:
+            await asyncio.wait(sending, timeout=0.5)
+            return writer.transport.get_write_buffer_size(), received
+        await asyncio.gather(*sending)
+        while received < OUTPUT_BYTES:
+            await asyncio.sleep(0.01)
+        return 0, received
+    finally:
+        for task in (*sending, *accepted):
+            task.cancel()
+        hosted._peer.abort()
+        await asyncio.gather(*sending, *accepted, hosted._peer.closed(), return_exceptions=True)
+        server.close()
+
+
+@pytest.mark.parametrize("reads", [False, True], ids=["stuck", "slow"])
+def test_heavy_output_over_a_slow_link_waits_on_the_disk(hub: Hub, tmp_path: Path, reads: bool) -> None:
+    hosted = hosted_run(hub, tmp_path, Helper)
+    with heavy_output(tmp_path) as hosted._scratch:
+        in_memory, received = asyncio.run(_send_output(hosted, reads=reads))
+    assert in_memory < OUTPUT_BYTES / 8
+    assert received == (OUTPUT_BYTES if reads else 0), "each byte once, also with several senders"
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,14 @@ def test_an_option_that_a_mode_already_implies_is_refused(wording: Wording) -> N
     wording(refused(mode="backup", on_slow="replace"))
 
 
+def test_the_replacements_of_an_hour_are_the_users_choice() -> None:
+    config = TrainConfig(elastic=True, steps=20, num_workers=2)
+    for number in (0, 3):
+        elastic = resolve(replace(config, max_replacements=number), Facts()).elastic
+        assert elastic is not None
+        assert elastic.restarts == number
+
+
 WITH_GPU = Facts(cuda_devices=1)
 
 

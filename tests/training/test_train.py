@@ -1,9 +1,13 @@
 """Progress reports of a run to its watcher, from whichever thread it is started."""
 
+import json
+import math
 import threading
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tests.fixtures.processes.full_disk import files_of_at_most
 from tests.fixtures.runs.plans import small_plan
 from tests.fixtures.runs.run_plans import Watching, real, resumed, virtual_hash
 from tests.fixtures.strategies.scripted import MODE
@@ -13,9 +17,9 @@ from paceline.core.clock import monotonic_s
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.codec import Json, plan_hash, read
 from paceline.plan.plan import Elastic
-from paceline.training.checkpoints import CheckpointUploader
 from paceline.training.progress import Progress
-from paceline.training.run import MessageFollower, load_resumable, train
+from paceline.training.run import MessageFollower, _write_result, load_resumable, train
+from paceline.training.run_copy import RunCopier
 
 
 @dataclass
@@ -74,7 +78,7 @@ def test_an_elastic_run_counts_its_workers_and_a_replacement_does_not_raise_its_
     crew = Elastic(workers=4, min_workers=1, max_workers=4)
     plan = replace(small_plan("ssgd", num_workers=8, batch_sizes=(1,) * 8, steps=1000), elastic=crew)
     watcher = Listening()
-    follow = MessageFollower(plan, watcher, 0.0, None, CheckpointUploader(plan, tmp_path, None, watcher.note))
+    follow = MessageFollower(plan, watcher, 0.0, None, RunCopier(plan, tmp_path, None, watcher.note), None)
     follow({"ev": "started"})
     began_s = monotonic_s()
     until(lambda: monotonic_s() > began_s + 0.2, "a moment of training")
@@ -85,6 +89,32 @@ def test_an_elastic_run_counts_its_workers_and_a_replacement_does_not_raise_its_
     assert (progress.workers_alive, progress.num_workers) == (4, 4)
     assert progress.samples_per_s is not None
     assert progress.samples_per_s * took_s <= 800
+
+
+def test_the_first_loss_that_is_no_number_is_warned_of_with_what_to_do(tmp_path: Path) -> None:
+    plan, watcher = small_plan("ssgd"), Listening()
+    follow = MessageFollower(plan, watcher, 0.0, None, RunCopier(plan, tmp_path, None, watcher.note), None)
+    follow({"ev": "started"})
+    for step, loss in enumerate((1.0, math.nan, math.inf)):
+        follow({"ev": "progress", "steps": [step, step], "alive": 2, "loss": loss})
+        assert len(watcher.notes) == min(step, 1)
+    (note,) = watcher.notes
+    assert "--on-nan" in note
+
+
+def test_a_result_that_a_full_disk_refuses_is_written_when_there_is_room(tmp_path: Path) -> None:
+    notes: list[str] = []
+    with ExitStack() as full:
+        full.enter_context(files_of_at_most(8))
+
+        def note(text: str) -> None:
+            notes.append(text)
+            full.close()  # the user deletes something
+
+        _write_result({"loss": 0.25, "mode": "ssgd"}, tmp_path, note)
+    assert json.loads((tmp_path / "result.json").read_text())["loss"] == 0.25
+    (told,) = notes
+    assert str(tmp_path) in told
 
 
 def test_a_run_started_from_a_thread_is_an_ordinary_run(launcher: LocalLauncher, tmp_path: Path) -> None:

@@ -3,15 +3,21 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.fixtures.processes.warm_command import warm_paceline
+from tests.fixtures.runs.plans import small_plan
 
 from paceline.core.errors import PacelineError
+from paceline.events.read import History, PlainEvent
+from paceline.events.schema import StepRow
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.catalog import MODES
-from paceline.training.verify import verify_run
+from paceline.plan.plan import Elastic
+from paceline.training.verify import verify_run, verify_split
+from paceline.training.verify_work import verify_shares
 
 ONLY_WITH_PROCESSES = ("ddp", "fsdp")
 STATIC = [name for name in MODES if name not in ONLY_WITH_PROCESSES]
@@ -107,6 +113,27 @@ def with_other_samples(lines: Lines) -> Lines | None:
     return [*lines[:at], changed(lines[at], "samples", lambda samples: samples + 1), *lines[at + 1 :]]
 
 
+def with_a_sample_moved_to_another_share(lines: Lines) -> Lines | None:
+    """All totals stay. Shares of `adaptive` follow the measured speed: only whole steps are planned."""
+    steps = [index for index, line in enumerate(lines) if line.get("kind") == "steps"]
+    first, last = steps[0], steps[-1]
+    if first == last or "adaptive" in str(lines[0].get("run")):
+        return None
+    moved = [*lines]
+    moved[first] = changed(lines[first], "samples", lambda samples: samples + 1)
+    moved[last] = changed(lines[last], "samples", lambda samples: samples - 1)
+    return moved
+
+
+def with_a_gradient_that_no_worker_computed(lines: Lines) -> Lines | None:
+    """A server applied it, on a version that the worker's row does not name."""
+    kinds = {str(line.get("kind")) for line in lines}
+    if "server_started" in kinds or lines[counted(lines)[0]].get("kind") != "server":
+        return None
+    at = next(index for index, line in enumerate(lines) if line.get("kind") == "steps")
+    return [*lines[:at], changed(lines[at], "version", lambda version: version + 1000), *lines[at + 1 :]]
+
+
 def of_another_plan(lines: Lines) -> Lines:
     return [{**line, "plan": "0" * 16} if line.get("kind") == "run_started" else line for line in lines]
 
@@ -118,6 +145,8 @@ MUTANTS: list[Mutant] = [
     with_a_batch_twice,
     with_a_share_done_twice_and_its_neighbour_never,
     with_other_samples,
+    with_a_sample_moved_to_another_share,
+    with_a_gradient_that_no_worker_computed,
     of_another_plan,
 ]
 RUNS = [*STATIC, *(f"elastic-{mode}" for mode in ELASTIC)]
@@ -192,3 +221,53 @@ def without_its_last_row(line: dict[str, object]) -> dict[str, object]:
     assert isinstance(count, int)
     cut = {name: value[:-1] if isinstance(value, list) else value for name, value in columns.items()}
     return {**line, "rows": count - 1, "columns": cut}
+
+
+def test_each_sample_of_a_split_model_counts_whichever_worker_used_it() -> None:
+    plan = small_plan("fsdp", steps=3)
+    share = plan.batch_sizes[0]
+
+    def ok(*work: tuple[int, int, int]) -> bool:
+        """(rank, step, samples)"""
+        history = History()
+        empty = StepRow._make([0] * len(StepRow._fields))
+        for rank, step, samples in work:
+            history.steps.setdefault(rank, []).append(empty._replace(step=step, samples=samples))
+        return verify_split(plan, history, is_done=True).ok
+
+    whole = [(rank, step, share) for step in range(3) for rank in range(2)]
+    assert ok(*whole)
+    assert ok(*whole[:4], (0, 2, 2 * share))  # resumed with one worker
+    assert not ok(*whole[:5])
+    assert not ok(*whole[:5], whole[4])
+    assert not ok(*whole[:5], (1, 2, share - 1))
+
+
+def test_each_step_of_an_elastic_run_with_whole_batches_has_all_its_samples() -> None:
+    """Torch's own modes compute all shards of a worker in one batch, in one row."""
+    crew = Elastic(workers=2, min_workers=1, max_workers=2)
+    plan = replace(small_plan("ddp", steps=3), elastic=crew)
+    share = plan.batch_sizes[0]
+
+    def ok(*work: tuple[int, int, int]) -> bool:
+        """(rank, step, samples)"""
+        history = History()
+        for rank in range(2):
+            who = f"worker-{rank}"
+            begun = {"number": 1, "committed": 0, "state": "s", "workers": "worker-0,worker-1"}
+            history.plain += [PlainEvent("worker_started", who, 0, {})]
+            history.plain += [PlainEvent("generation_entered", who, 0, begun)]
+            history.plain += [PlainEvent("worker_finished", who, 9, {})]
+        history.plain += [PlainEvent("run_finished", "launcher", 10, {"outcome": "finished"})]
+        empty = StepRow._make([0] * len(StepRow._fields))
+        for rank, step, samples in work:
+            row = empty._replace(step=step, position=2 * step + rank, samples=samples, start_ns=1)
+            history.steps.setdefault(rank, []).append(row)
+        (finding,) = verify_shares(plan, history)
+        return finding.ok
+
+    whole = [(rank, step, share) for step in range(3) for rank in range(2)]
+    assert ok(*whole)
+    assert not ok(*whole[:5])
+    assert not ok(*whole, whole[5])
+    assert not ok(*whole[:5], (1, 2, share + 1))

@@ -16,10 +16,11 @@ from paceline.core.errors import PeerLostError
 from paceline.core.ids import Rank
 from paceline.sync.shard_balancing import shards_of
 from paceline.transport.generation.device_slots import DeviceRounds, DeviceShards
-from paceline.transport.generation.listener import Member, MeshListener, MeshTls
+from paceline.transport.generation.listener import MeshListener
 from paceline.transport.generation.memory_world import enter_memory_world
 from paceline.transport.generation.network_world import enter_network_world
 from paceline.transport.generation.ports import BoardRow, TrainingWorld
+from paceline.transport.handshake import Member, PeerTls
 from paceline.transport.ports import Rounds, Shards
 from paceline.transport.shm_collective import BLOCK
 from paceline.worker.tls import client_tls_context, server_tls_context
@@ -52,7 +53,7 @@ class Worlds:
         ]
 
     def _listen(self, name: str, *, with_tls: bool) -> MeshListener:
-        tls = MeshTls(*server_tls_context(HOST), client_tls_context) if with_tls else None
+        tls = PeerTls(*server_tls_context(HOST), client_tls_context) if with_tls else None
         return MeshListener(HOST, run="a run", name=name, token=b"a secret", tls=tls)
 
     def enter(self, rank: int) -> TrainingWorld:

@@ -16,9 +16,10 @@ from tests.fixtures.wording import Wording
 from paceline.core.clock import SystemClock
 from paceline.core.errors import NotReadyError, PeerLostError, ProtocolError, TrainingError
 from paceline.transport.generation import mesh as wire
-from paceline.transport.generation.listener import CONNECT_TIMEOUT_S, Claim, Member, MeshListener, MeshTls
+from paceline.transport.generation.listener import MeshListener
 from paceline.transport.generation.mesh import Kind, Mesh, Message
 from paceline.transport.generation.network_world import NetworkGeneration, enter_network_world
+from paceline.transport.handshake import CONNECT_TIMEOUT_S, Claim, Member, PeerTls
 from paceline.transport.tcp_wire import HANDSHAKE_TIMEOUT_S, MAX_UNAUTHENTICATED
 from paceline.worker.tls import client_tls_context, server_tls_context
 
@@ -272,9 +273,9 @@ def test_waiting_for_a_member_that_never_comes_ends_with_the_generation() -> Non
             waiting.result()
 
 
-def encrypted() -> MeshTls:
+def encrypted() -> PeerTls:
     server, certificate = server_tls_context(HOST)
-    return MeshTls(server, certificate, client_tls_context)
+    return PeerTls(server, certificate, client_tls_context)
 
 
 def test_a_frozen_member_behind_tls_does_not_hold_up_the_end_of_a_generation() -> None:
@@ -302,7 +303,7 @@ def test_connections_that_never_begin_tls_are_limited_in_number() -> None:
     own = MeshListener(HOST, run="a run", name="worker-0", token=SECRET, tls=encrypted())
     with ExitStack() as opened:
         first = opened.enter_context(socket.create_connection((HOST, own.port)))
-        until(lambda: len(own._unauthenticated._since_s) == 1, "it was accepted")
+        until(lambda: len(own._listener._unauthenticated._since_s) == 1, "it was accepted")
         for _ in range(MAX_UNAUTHENTICATED):
             opened.enter_context(socket.create_connection((HOST, own.port)))
         first.settimeout(HANDSHAKE_TIMEOUT_S / 2)

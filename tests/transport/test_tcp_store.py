@@ -29,7 +29,8 @@ from paceline.core.ids import Clock, Rank
 from paceline.transport import elastic_wire
 from paceline.transport import tcp_wire as wire
 from paceline.transport.elastic_store import ElasticHost, WorkerRequest
-from paceline.transport.elastic_wire import SIDE, MessageKind
+from paceline.transport.elastic_wire import MessageKind
+from paceline.transport.handshake import Dialer, Member
 from paceline.transport.ports import Request
 from paceline.transport.tcp_store import Address, TcpStore, TcpStoreHost
 from paceline.transport.tcp_wire import Frame
@@ -168,8 +169,10 @@ def test_a_flood_of_strangers_does_not_end_an_elastic_server() -> None:
 
     def body() -> bytes:
         allow_few_files()
-        host = ElasticHost(numel=NUMEL, dtype=torch.float64, token=TOKEN)
-        os.write(tell, f"{host.port}\n".encode())
+        host = ElasticHost(
+            "127.0.0.1", run="r", name="server-0-a", token=TOKEN, numel=NUMEL, dtype=torch.float64
+        )
+        os.write(tell, f"{host.listener.port}\n".encode())
         requested = host.events.get(timeout=NEVER_S)
         assert isinstance(requested, WorkerRequest)
         return requested.frame.kind.name.encode()
@@ -178,10 +181,12 @@ def test_a_flood_of_strangers_does_not_end_an_elastic_server() -> None:
     try:
         port = int(os.read(reported, 16))
         strangers = knock(port, 3 * FEW_FILES)
+        server = Member("server-0-a", 1, "127.0.0.1", port)
+        dialer = Dialer(run="r", token=TOKEN, trusting=None)
 
         def is_let_in() -> bool:
             try:
-                connection = elastic_wire.connect("127.0.0.1", port, token=TOKEN, side=SIDE, timeout_s=20)
+                connection = elastic_wire.connect(dialer, "worker-0", 1, server, lambda _: True)
             except (OSError, PeerLostError):
                 return False  # a newer stranger came first
             with connection:

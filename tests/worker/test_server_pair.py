@@ -23,30 +23,46 @@ from paceline.core.ids import Clock, Rank
 from paceline.events.log import MemoryLog
 from paceline.plan.plan import Plan
 from paceline.transport.elastic_store import ElasticHost, ElasticStore
+from paceline.transport.handshake import Dialer, PeerTls
 from paceline.worker.checkpointing import ServerSaver
 from paceline.worker.server.backup import BackupEnd, BackupServer
 from paceline.worker.server.membership import CoordinatorView, FencedError, PrimaryRoute, primary_of
 from paceline.worker.server.primary import PrimaryServer
 from paceline.worker.server.replication import record_row
+from paceline.worker.tls import client_tls_context, server_tls_context
 
 TOKEN = b"t" * 32
+RUN = "a run"
+HOST = "127.0.0.1"
+MODES = pytest.mark.parametrize(
+    ("mode", "with_tls"),
+    [("asgd", False), ("ssp", False), ("ps", False), ("backup", False), ("asgd", True), ("backup", True)],
+)
 Found = TypeVar("Found")
 
 
 class Town:
     """Fake coordinator: each membership receives the view unless it is deaf."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_tls: bool = False) -> None:
+        self.with_tls = with_tls
         self.is_done = False
         self.place = pb.ServerPlace()
         self.living: dict[str, pb.Worker] = {}
         self.memberships: list[FakeMembership] = []
         self.changed = threading.Condition()
 
-    def join(self, name: str, role: str, address: str = "") -> "FakeMembership":
+    def tls(self) -> PeerTls | None:
+        return PeerTls(*server_tls_context(HOST), client_tls_context) if self.with_tls else None
+
+    def dialer(self) -> Dialer:
+        return Dialer(run=RUN, token=TOKEN, trusting=client_tls_context if self.with_tls else None)
+
+    def join(self, name: str, role: str, address: str = "", certificate: str = "") -> "FakeMembership":
         with self.changed:
             number = len(self.memberships) + 1
             self.living[name] = pb.Worker(worker=name, role=role, address=address, incarnation=number)
+            self.living[name].facts["certificate"] = certificate
             membership = FakeMembership(self, number)
             self.memberships.append(membership)
         self.tell()
@@ -116,8 +132,12 @@ class Member:
     def __init__(self, name: str, town: Town, plan: Plan, folder: Path) -> None:
         self.name, self.server, self.log = name, new_server(plan), MemoryLog()
         layout = self.server.replica.arena.layout
-        self.host = ElasticHost(numel=layout.numel, dtype=layout.dtype, token=TOKEN)
-        self.membership = town.join(name, "server", f"127.0.0.1:{self.host.port}")
+        self.host = ElasticHost(
+            HOST, run=RUN, name=name, token=TOKEN, numel=layout.numel, dtype=layout.dtype, tls=town.tls()
+        )
+        listener = self.host.listener
+        self.membership = town.join(name, "server", listener.address, listener.certificate)
+        self._dialer = town.dialer()
         self._saver = ServerSaver(plan, self.server, root=folder, log=self.log)
         self.begin()
 
@@ -162,7 +182,9 @@ class Member:
         return backup.orders
 
     def _backup(self) -> BackupServer:
-        return BackupServer(name=self.name, server=self.server, membership=self.membership, token=TOKEN)
+        return BackupServer(
+            name=self.name, server=self.server, membership=self.membership, dialer=self._dialer
+        )
 
     def _lead(self, orders: int) -> None:
         primary = PrimaryServer(
@@ -192,7 +214,7 @@ class Hand:
         self.name, self.town = f"worker-{index}", town
         self.membership = town.join(self.name, "worker")
         route = PrimaryRoute(self.membership, 20.0)
-        self.store = ElasticStore(route, Rank(index), token=TOKEN, clock=SystemClock(), timeout_s=20.0)
+        self.store = ElasticStore(route, Rank(index), town.dialer(), clock=SystemClock(), timeout_s=20.0)
         self.answered: list[int] = []  # shares whose push was answered
         self.may_go_on = threading.Event()
         self.may_go_on.set()
@@ -225,8 +247,8 @@ class Hand:
 
 
 @contextmanager
-def a_pair(plan: Plan, folder: Path) -> Iterator[tuple[Town, Member, Member]]:
-    town = Town()
+def a_pair(plan: Plan, folder: Path, *, with_tls: bool = False) -> Iterator[tuple[Town, Member, Member]]:
+    town = Town(with_tls=with_tls)
     first, second = (Member(name, town, plan, folder) for name in ("server-0-a", "server-0-b"))
     first.start()
     until(lambda: town.place.primary == first.name, "the first is primary")
@@ -247,10 +269,10 @@ def applied(*members: Member) -> list[int]:
     return [row.position for row in rows if row.op == "apply"]
 
 
-@pytest.mark.parametrize("mode", ["asgd", "ssp", "ps", "backup"])
-def test_undisturbed_both_servers_end_with_the_same_bits(mode: str, tmp_path: Path) -> None:
+@MODES
+def test_undisturbed_both_servers_end_with_the_same_bits(mode: str, with_tls: bool, tmp_path: Path) -> None:
     plan = elastic_plan(mode, steps=10)
-    with a_pair(plan, tmp_path) as (town, first, second):
+    with a_pair(plan, tmp_path, with_tls=with_tls) as (town, first, second):
         hands = [Hand(index, town, plan) for index in range(3)]
         for hand in hands:
             hand.start()
@@ -262,12 +284,12 @@ def test_undisturbed_both_servers_end_with_the_same_bits(mode: str, tmp_path: Pa
     assert bits(first.server) == bits(second.server)
 
 
-@pytest.mark.parametrize("mode", ["asgd", "ssp", "ps", "backup"])
+@MODES
 def test_a_partitioned_primary_answers_no_worker_once_its_backup_was_promoted(
-    mode: str, tmp_path: Path
+    mode: str, with_tls: bool, tmp_path: Path
 ) -> None:
     plan = elastic_plan(mode, steps=40)
-    with a_pair(plan, tmp_path) as (town, first, second):
+    with a_pair(plan, tmp_path, with_tls=with_tls) as (town, first, second):
         hands = [Hand(index, town, plan) for index in range(3)]
         for hand in hands:
             hand.start()
@@ -299,7 +321,7 @@ def test_without_its_backup_a_primary_continues_only_when_that_is_agreed_on(tmp_
 
 
 def test_a_worker_that_was_given_up_and_wakes_is_refused_and_joins_again(tmp_path: Path) -> None:
-    plan = elastic_plan("ssp", steps=20)
+    plan = elastic_plan("ssp", steps=100)
     with a_pair(plan, tmp_path) as (town, first, second):
         hands = [Hand(index, town, plan) for index in range(3)]
         refused: list[int] = []
@@ -311,14 +333,17 @@ def test_a_worker_that_was_given_up_and_wakes_is_refused_and_joins_again(tmp_pat
         worker = town.living[hands[1].name]
         town.lose(hands[1].name)  # its share is done by others
         until(lambda: first.server.version >= 20, "the others go on without it")
+        for hand in hands:
+            hand.may_go_on.clear()  # the run must not end before it is back
         with town.changed:
             town.living[hands[1].name] = pb.Worker(worker=worker.worker, role="worker", incarnation=50)
             hands[1].membership.number = 50
         town.tell()
-        hands[1].may_go_on.set()
+        for hand in hands:
+            hand.may_go_on.set()
         for hand in hands:
             hand.end()
         until(lambda: bool(first.ended and second.ended), "both are done")
     assert len(refused) == 1
-    assert sorted(applied(first, second)) == list(range(60))
+    assert sorted(applied(first, second)) == list(range(300))
     assert bits(first.server) == bits(second.server)

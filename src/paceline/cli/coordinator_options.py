@@ -93,7 +93,7 @@ def run_coordinator_options(purpose: str) -> Callable[[Callable[..., object]], C
 
 
 def read_from_anywhere(
-    *, needs_checkpoints: bool = False, argument: str = "run"
+    *, needs_checkpoints: bool = False
 ) -> Callable[[Callable[..., object]], Callable[..., object]]:
     """Options of a command that reads a run: with --coordinator the run is named, and read from its store."""
     named = run_coordinator_options(
@@ -104,7 +104,7 @@ def read_from_anywhere(
         @functools.wraps(body)
         def reading(session: Session, *, coordinators: "Coordinators | None", **params: Any) -> object:
             if coordinators is not None:
-                params[argument] = _named_run(coordinators, params[argument], needs_checkpoints)
+                params["run"] = _named_run(coordinators, params["run"], needs_checkpoints)
             return body(session, **params)
 
         return named(reading)

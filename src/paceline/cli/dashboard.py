@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.coordinator_options import read_from_anywhere
 from paceline.cli.options import RunPath, common_options, run_names
 from paceline.cli.output import emit, print_message
 from paceline.core.errors import ConfigError, MissingPackageError, Problem
@@ -58,7 +57,6 @@ if TYPE_CHECKING:
 @click.option("--open", "opens", is_flag=True, help="Open the page in the browser.")
 @click.option("--beside", is_flag=True, hidden=True, help="Exit when stdin is closed.")
 @common_options
-@read_from_anywhere(argument="place")
 def dashboard(
     session: Session,
     place: Path,

@@ -212,6 +212,12 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("--join 127.0.0.1:7401 --slots 2", "Offer two slots of this host"),
         ("--join node-1:7400,node-2:7400 --tls-dir pki --label zone=a", "Join a coordinator on other hosts"),
     ),
+    "standby": (
+        (
+            "s3://my-bucket/runs/first --coordinator node-1:7400 --tls-dir pki",
+            "Continue a run when its machine is lost",
+        ),
+    ),
     "coordinator agents": (("--at 127.0.0.1:7401", "List the hosts of agents"),),
     "coordinator": (("up --nodes 3", "Run three nodes on this machine until Ctrl-C"),),
     "coordinator up": (("--nodes 3 --dir cluster", "Run three nodes on this machine until Ctrl-C"),),

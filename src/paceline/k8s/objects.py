@@ -43,6 +43,8 @@ EFA = "vpc.amazonaws.com/efa"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 ZONE = "topology.kubernetes.io/zone"
 ELASTIC_NODES = "paceline.dev/elastic-nodes"  # annotation of a job: fewest and most hosts, as 2:8
+COMMAND_RESTARTS = "paceline.dev/command-is-replaced"  # annotation: its operator makes a lost command again
+DRAINED = 75  # EX_TEMPFAIL, exit code of an agent whose workers have left: the pod shall be made again
 HYPERPOD_HEALTH = "sagemaker.amazonaws.com/node-health-status"
 
 

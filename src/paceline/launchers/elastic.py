@@ -168,10 +168,11 @@ class ElasticSupervisor:
         if participant not in self._pids or participant in self._leaving or self._is_ending:
             return
         self._leaving[participant] = reason
-        self.restarts.forgive(participant)  # an announced move says nothing against the worker
-        if _is_server(participant):  # its backup takes over
+        if _is_server(participant) and self.server_restarts is not None:  # its backup takes over
+            self.server_restarts.forgive(participant)  # an announced move says nothing against it
             self._orders.append({"op": "reap", "who": participant, "pid": self._pids[participant]})
         else:
+            self.restarts.forgive(participant)
             self._orders.append(_order("leave", participant))
 
     def grow(self, count: int, why: str) -> None:

@@ -3,20 +3,21 @@
 The loop is a function here, run by every virtual worker; everything below it is what `paceline run` has.
 """
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from paceline.core.ids import Clock as StepClock
 from paceline.core.ids import Rank
 from paceline.laws.lab import RANDOM_SPEEDS, Finding, Lab, Law, equal_states, report_of, run, within
 from paceline.laws.lab import distance as distance_of
 from paceline.laws.tasks import ScriptedTask
-from paceline.plan.catalog import MODES, SCRIPT_TASK
+from paceline.plan.catalog import MODES, SCRIPT_TASK, Channel
 from paceline.plan.plan import Dtype, Plan
 from paceline.sync.samples import SampleStream
 from paceline.tasks.script import ScriptParts, provide
@@ -26,9 +27,11 @@ from paceline.worker.gradient import Source
 from paceline.worker.loop import LoopResult, Steps, Worker
 from paceline.worker.script.data import ScriptSource
 from paceline.worker.script.facts import ScriptFacts, ScriptFile
-from paceline.worker.script.hosts import SERVER, AloneHost
+from paceline.worker.script.hosts import SERVER, AloneHost, open_loop_of
+from paceline.worker.script.port import OpenLoop, ScriptDoneError
 from paceline.worker.script.run import Run
-from paceline.worker.script.session import OpenLoop, ScriptDoneError, ScriptSession
+from paceline.worker.script.session import ScriptSession
+from paceline.worker.script.suited import MODES_IN_TURN, is_meeting_mode
 
 Script = Callable[[Run], object]
 TASK = "paceline.laws.tasks:ScriptedTask"
@@ -125,6 +128,153 @@ def t5_the_objects_stay_the_same(lab: Lab) -> Finding:
     return Finding(kept, f"{len(names[0])} names, before and after")
 
 
+def gan(run: Run, *, every: int = 2, batch: int = 12) -> None:
+    """Two optimizers that step in turn, the generator's in every second step."""
+    torch.manual_seed(run.seed)
+    generator = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2))
+    critic = nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 1))
+    optimizers = [torch.optim.Adam(net.parameters(), lr=0.01) for net in (generator, critic)]
+    columns = ScriptedTask(seed=run.seed).samples().columns
+    loader = DataLoader(TensorDataset(*columns), batch_size=batch, shuffle=True)
+    generator, critic, first, second, loader = run.prepare(generator, critic, *optimizers, loader)
+    for _ in run.epochs(EPOCHS):
+        for noise, real in loader:
+            fake = generator(noise)
+            second.zero_grad()
+            run.backward((critic(real) - 1).square().mean() + critic(fake.detach()).square().mean())
+            second.step()
+            if run.step % every == 0:
+                first.zero_grad()
+                run.backward((critic(fake) - 1).square().mean())
+                first.step()
+
+
+def t6_optimizers_in_turn(lab: Lab) -> Finding:
+    """All workers end with the same models; with ssgd they are those of one process with the union batch."""
+    plan = replace(lab.plan(), task=TASK)
+    together = run_script(plan, gan)
+    apart = _first_that_differs(together)
+    if apart is not None:
+        return Finding(False, apart)
+    if lab.mode != "ssgd":
+        return Finding(True, f"the models of {plan.num_workers} workers are equal")
+    alone = replace(lab.other("single"), task=TASK, batch_sizes=(plan.global_batch,))
+    return within(distance_of(together, run_script(alone, gan)), 1e-12)
+
+
+def t7_all_hold_the_runs_model(lab: Lab) -> Finding:
+    """After the loop, without a server: that of every worker, in all its bits."""
+    apart = _first_that_differs(run_script(replace(lab.plan(stragglers=RANDOM_SPEEDS), task=TASK), training))
+    return Finding(apart is None, apart or "equal in all workers")
+
+
+def _first_that_differs(done: VirtualRun) -> str | None:
+    first = done.final_state()
+    for rank, replica in sorted(done.replicas.items()):
+        for name, tensor in replica.arena.named_state().items():
+            if not torch.equal(tensor, first[name]):
+                return f"{name} of worker {rank} differs"
+    return None
+
+
+def t8_the_rate_is_that_of_one_process(lab: Lab) -> Finding:
+    """A schedule halves the rate after every third step, as in one process, whoever makes the update."""
+    plan = replace(lab.plan(stragglers=RANDOM_SPEEDS), task=TASK)
+    rates: dict[int, set[float]] = {}
+
+    def scheduled(run: Run) -> None:
+        model = ScriptedTask(seed=run.seed).model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, gamma=0.5)
+        loader = DataLoader(TensorDataset(*ScriptedTask(seed=run.seed).samples().columns), batch_size=12)
+        model, optimizer, loader, scheduler = run.prepare(model, optimizer, loader, scheduler)
+        for _ in run.steps(plan.steps):
+            for inputs, targets in loader:
+                run.backward((model(inputs) - targets).square().mean() * 0)
+                optimizer.step()
+                rates.setdefault(run.step, set()).add(optimizer.param_groups[0]["lr"])
+                scheduler.step()
+
+    run_script(plan, scheduled)
+    wrong = [step for step, seen in sorted(rates.items()) if seen != {0.5 ** (step // 3)}]
+    return Finding(not wrong and len(rates) > 3, f"{len(rates)} steps, another rate at {wrong or 'none'}")
+
+
+def t9_an_infinity_in_one_share(lab: Lab) -> Finding:
+    """One worker's gradient overflows in step 2: all workers skip the update, and have the same scale."""
+    plan = replace(lab.plan(), task=TASK)
+    scales: dict[int, list[float]] = {}
+    changed: list[bool] = []
+
+    def scaled(run: Run) -> None:
+        torch.manual_seed(run.seed)
+        model = nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=4)
+        columns = ScriptedTask(seed=run.seed).samples().columns
+        loader = DataLoader(TensorDataset(*columns), batch_size=12)
+        model, optimizer, loader, scaler = run.prepare(model, optimizer, loader, scaler)
+        for _ in run.epochs(EPOCHS):
+            for inputs, targets in loader:
+                before = model.weight.detach().clone()
+                factor = float("inf") if run.step == 2 and run.rank == plan.num_workers - 1 else 1.0
+                run.backward(scaler.scale((model(inputs) - targets).square().mean() * factor))
+                scaler.unscale_(optimizer)
+                scaler.step(optimizer)
+                scaler.update()
+                changed.append(run.step == 2 and not torch.equal(before, model.weight))
+                scales.setdefault(run.step, []).append(scaler.get_scale())
+
+    run_script(plan, scaled)
+    agree = all(len(set(each)) == 1 for each in scales.values())
+    # Halved by the overflow, and doubled after every fourth finite step.
+    is_right = scales[1][0] == 1024.0 and scales[2][0] == 512.0 and scales[6][0] == 1024.0
+    return Finding(agree and is_right and not any(changed), f"scales {[each[0] for each in scales.values()]}")
+
+
+def t10_augmentation_belongs_to_the_sample(lab: Lab) -> Finding:
+    """Random numbers of a sample do not depend on how many workers share a batch, or with how much each."""
+    plans = [lab.plan(batch_sizes=sizes) for sizes in ((4, 4, 4), (7, 3, 2))]
+    first, second = (_augmented(replace(plan, task=TASK)) for plan in plans)
+    return Finding(first == second and len(first) > 90, f"{len(first)} samples, equal: {first == second}")
+
+
+class _Augmented(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Adds noise to a sample that it loads."""
+
+    def __init__(self, seed: int, seen: dict[tuple[int, float], int]) -> None:
+        self._columns = ScriptedTask(seed=seed).samples().columns
+        self._seen = seen
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs, targets = (column[index] for column in self._columns)
+        noise = torch.randn(()) + random.random()
+        key = index, float(noise)
+        self._seen[key] = self._seen.get(key, 0) + 1
+        return inputs + noise, targets
+
+
+def _augmented(plan: Plan) -> dict[tuple[int, float], int]:
+    """How often each sample was loaded with each noise."""
+    seen: dict[tuple[int, float], int] = {}
+
+    def script(run: Run) -> None:
+        model = nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loader = DataLoader(_Augmented(run.seed, seen), batch_size=12, shuffle=True)
+        model, optimizer, loader = run.prepare(model, optimizer, loader)
+        for _ in run.epochs(EPOCHS):
+            for inputs, targets in loader:
+                run.backward((model(inputs) - targets).square().mean())
+                optimizer.step()
+
+    run_script(plan, script)
+    return seen
+
+
 def run_script(plan: Plan, script: Script) -> VirtualRun:
     """The script in every worker of this plan, in virtual time; an error of any worker is an error here."""
     torch.set_default_dtype(torch.float64 if plan.dtype is Dtype.FLOAT64 else torch.float32)
@@ -166,8 +316,7 @@ class _VirtualHost(AloneHost):
         assert self.plan is not None, "a virtual worker has a plan"
         provide(parts)
         worker = self._open_worker()
-        assert isinstance(worker.source, ScriptSource), "the task is a script"
-        return OpenLoop(self.plan, self._steps(worker), worker.source, worker.clock)
+        return open_loop_of(self.plan, worker, self._steps(worker))
 
     def _steps(self, worker: Worker) -> Steps[LoopResult]:
         result = yield from worker.steps(StepClock(0))
@@ -215,5 +364,33 @@ LAWS = (
         "T3", "every share of a script's run counts once", SCRIPTED, t3_every_share_counts_once, per_mode=True
     ),
     Law("T4", "micro-batches and a limit are those of the task", ("ssgd",), t4_micro_batches_and_a_limit),
+    Law(
+        "T6",
+        "optimizers that step in turn are those of one process",
+        MODES_IN_TURN,
+        t6_optimizers_in_turn,
+        per_mode=True,
+    ),
+    Law(
+        "T7",
+        "after the loop all workers hold the run's model",
+        tuple(name for name in SCRIPTED if MODES[name].channel is not Channel.STORE),
+        t7_all_hold_the_runs_model,
+        per_mode=True,
+    ),
+    Law(
+        "T8",
+        "the learning rate at a step is that of one process",
+        tuple(name for name in SCRIPTED if is_meeting_mode(MODES[name])),
+        t8_the_rate_is_that_of_one_process,
+        per_mode=True,
+    ),
+    Law("T9", "an infinity in one share makes all skip", ("ssgd",), t9_an_infinity_in_one_share),
+    Law(
+        "T10",
+        "a sample's augmentation depends on its position alone",
+        ("ssgd",),
+        t10_augmentation_belongs_to_the_sample,
+    ),
     Law("T5", "prepare returns the same model with the same names", ("ssgd",), t5_the_objects_stay_the_same),
 )

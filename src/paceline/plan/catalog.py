@@ -308,13 +308,11 @@ def server_names(plan: Plan) -> tuple[str, ...]:
 
 
 def spans_hosts(plan: Plan) -> bool:
-    """Whether the workers of an elastic run may be on other hosts, sharing nothing with the command."""
+    """Whether participants of an elastic run may be on other hosts, sharing nothing with the command."""
     if plan.launcher is Launcher.AGENTS:
         return True
-    is_in_memory = plan.elastic is None or plan.transport is not Transport.TCP
-    return (
-        plan.launcher is Launcher.RAY and not is_in_memory and MODES[plan.mode].channel is Channel.COLLECTIVE
-    )
+    is_apart = plan.elastic is not None and plan.transport is Transport.TCP
+    return plan.launcher is Launcher.RAY and is_apart
 
 
 def min_workers_for(aggregate: str, tolerance: int) -> int:

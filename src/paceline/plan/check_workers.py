@@ -139,9 +139,9 @@ def _combinations(config: TrainConfig) -> list[Problem]:
         ),
         (
             "mode",
-            config.launcher == Launcher.AGENTS and (is_served or is_torchs),
+            config.launcher == Launcher.AGENTS and is_torchs,
             f"mode {mode} does not run on agents of several hosts yet",
-            "use --mode ssgd, localsgd, diloco, fedavg or adaptive, or leave launcher out",
+            "use another elastic mode, or leave launcher out",
         ),
         ("launcher", decide.is_virtual(config), "virtual workers cannot die", "use --launcher local"),
         (

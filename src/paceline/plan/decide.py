@@ -212,8 +212,10 @@ def _is_ray_cluster(config: TrainConfig) -> bool:
 def is_on_ray_nodes(config: TrainConfig) -> bool:
     """Whether the workers of an elastic run may be on several machines of a Ray cluster."""
     mode = mode_of(config)
-    if config.launcher != Launcher.RAY or mode is None or mode.channel is not Channel.COLLECTIVE:
+    if config.launcher != Launcher.RAY or mode is None or mode.channel is Channel.TORCH:
         return False
+    if mode.channel is Channel.STORE:
+        return True
     is_chosen = config.transport not in (None, "auto")
     return config.transport == Transport.TCP if is_chosen else _is_ray_cluster(config)
 

@@ -19,7 +19,8 @@ from paceline.core.errors import PacelineError
 from paceline.plan.urls import is_remote, local_path, split_store
 from paceline.storage.s3 import S3Client, S3Error, S3Options, S3Problem
 
-OPTIONS = S3Options(needed_by="checkpoint_store", read_timeout_s=60, attempts=4)
+# Short: a request that fails is repeated by its caller.
+OPTIONS = S3Options(needed_by="checkpoint_store", read_timeout_s=15, attempts=2)
 
 
 class StoreError(PacelineError):

@@ -24,7 +24,7 @@ from paceline.checkpoints.catalog import DAMAGED
 from paceline.core.errors import AlreadyThereError, DamagedRecordError, ExitCode, PacelineError
 from paceline.core.sealed_json import seal, unseal
 from paceline.storage.checkpoint_store import CheckpointStore
-from paceline.storage.objects import Objects, open_objects
+from paceline.storage.objects import Objects, StoreError, open_objects
 
 PLAN = "plan.json"
 RESULT = "result.json"
@@ -58,8 +58,8 @@ def session_name(number: int) -> str:
 
 
 class RunStore:
-    def __init__(self, url: str) -> None:
-        self._objects = open_objects(url)
+    def __init__(self, url: str, objects: Objects | None = None) -> None:
+        self._objects = objects or open_objects(url)
         self._sessions: list[RunSession] = []  # as far as they are known; they never change
         self.url = url
 
@@ -99,13 +99,15 @@ class RunStore:
     def check_current(self, session: RunSession) -> None:
         """FencedError if another command has taken this session's run over."""
         own = self._read_record(session.number)
-        newer = self._read_record(session.number + 1)
-        other = newer or own
-        if newer is None and own == session:
+        newest = self._read_record(session.number + 1) or own
+        if newest == session:
             return
-        host = "another command" if other is None else f"a command on {other.host}"
+        if newest is None:
+            raise StoreError(
+                f"{self.url} does not hold {session.name}", "check that the volume is mounted, or the bucket"
+            )
         raise FencedError(
-            f"the run in {self.url} was taken over by {host}, so this command stops writing it",
+            f"the run in {self.url} was taken over by a command on {newest.host}, so this one stops",
             f"follow it there:  paceline status {self.url}",
         )
 

@@ -9,6 +9,7 @@ called. See docs/guides/your-own-script.md.
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
@@ -17,13 +18,31 @@ from paceline.plan.plan import Option
 from paceline.tasks.port import Batch, Optimizer, Samples
 
 
+class Kept(Protocol):
+    """State that a script keeps beside the model and the optimizer."""
+
+    def state_dict(self) -> dict[str, Any]: ...  # Any: tensors and plain values
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None: ...  # Any: as `state_dict` returned it
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Optimizers that step together, and the modules that they train."""
+
+    module: nn.Module
+    optimizer: Callable[[], Optimizer]  # resets its state where a strategy starts it again
+
+
 @dataclass(frozen=True, slots=True)
 class ScriptParts:
     """What a script prepared."""
 
     module: nn.Module
-    optimizer: Callable[[], Optimizer]  # resets its state where a strategy starts it again
+    optimizer: Callable[[], Optimizer]  # as in a Turn
     samples: Samples
+    kept: Kept
+    turns: tuple[Turn, ...]  # several: they step in turn
 
 
 class _Provided(threading.local):
@@ -50,6 +69,12 @@ class ScriptTask:
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
         return _parts().optimizer()
+
+    def kept(self) -> Kept:
+        return _parts().kept
+
+    def turns(self) -> tuple[Turn, ...]:
+        return _parts().turns
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         raise AssertionError("the script computes its loss itself")

@@ -231,18 +231,18 @@ def _with_scheduler(task: Task, optimizer: object, scheduler: object) -> Schedul
         raise _optimizer_refused(
             task, message, "use a scheduler whose step() takes no value, such as OneCycleLR or LambdaLR"
         )
-    if (held := _not_plain(scheduler.state_dict())) is not None:
+    if (held := not_plain(scheduler.state_dict())) is not None:
         message = f"the state of {type(scheduler).__name__} holds {held}, which a checkpoint cannot hold"
         raise _optimizer_refused(task, message, "use functions instead of stateful objects")
     return Scheduled(optimizer, scheduler)
 
 
-def _not_plain(value: object) -> str | None:
+def not_plain(value: object) -> str | None:
     """The part that a checkpoint cannot hold; None if there is none."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list | tuple):
-        return next((held for part in value if (held := _not_plain(part)) is not None), None)
+        return next((held for part in value if (held := not_plain(part)) is not None), None)
     is_plain = value is None or isinstance(value, bool | int | float | str | torch.Tensor)
     return None if is_plain else f"a {type(value).__name__}"
 

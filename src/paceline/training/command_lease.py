@@ -62,10 +62,12 @@ class CommandLease:
 
 
 @contextmanager
-def held_lease(coordinators: Coordinators, url: str, note: Note) -> Iterator[CommandLease]:
-    """The lease of the run in this store; RunHeldError if another command still holds it after ACQUIRE_S."""
+def held_lease(
+    coordinators: Coordinators, url: str, note: Note, *, within_s: float = ACQUIRE_S
+) -> Iterator[CommandLease]:
+    """The lease of the run in this store; RunHeldError if another command still holds it after `within_s`."""
     name = lease_name(url)
-    until_s = monotonic_s() + ACQUIRE_S
+    until_s = monotonic_s() + within_s
     endpoints = open_coordinators(coordinators)
     with closing(Background()) as background:
         while (membership := _join(endpoints, background, name, url, note)) is None:

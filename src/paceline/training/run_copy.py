@@ -19,6 +19,7 @@ from pathlib import Path
 
 from paceline.checkpoints.catalog import Checkpoint, newest_complete, newest_shared, number_of
 from paceline.core.clock import monotonic_s
+from paceline.core.errors import PacelineError
 from paceline.events.segments import chunks, end_of_lines
 from paceline.plan.codec import Json
 from paceline.plan.plan import Plan
@@ -31,18 +32,21 @@ COPY_S = 2.0  # between two copies of new lines
 RETRY_S = 5.0  # between two attempts to upload a checkpoint
 FINISH_S = 60.0  # for what is left at the end of the run
 LOG_BYTES = 4 << 20  # at once
-_TROUBLE = (StoreError, OSError)
+_TROUBLE = (PacelineError, OSError)  # of the store, or of the disk
 
 Note = Callable[[str], None]
 
 
 class RunCopier:
-    def __init__(self, plan: Plan, run_dir: Path, store: RunStore | None, note: Note) -> None:
+    def __init__(
+        self, plan: Plan, run_dir: Path, store: RunStore | None, note: Note, *, copy_s: float = COPY_S
+    ) -> None:
         self.uploaded: list[str] = []  # names of checkpoints
         self._plan = plan
         self._run_dir = run_dir
         self._store = store
         self._note = note
+        self._copy_s = copy_s
         self._drop: Callable[[int], None] | None = None
         self._drop_lock = threading.Lock()
         self._copying = threading.Lock()  # held while the log is copied
@@ -158,14 +162,14 @@ class RunCopier:
                     f"paceline train --resume {self._run_dir}"
                 )
                 return
-            threading.Event().wait(min(COPY_S, left_s))
+            threading.Event().wait(min(self._copy_s, left_s))
 
     # The log and the small files.
 
     def _copy_all(self, store: RunStore) -> None:
         while True:
             with self._changed:
-                if self._changed.wait_for(lambda: self._is_closing, timeout=COPY_S):
+                if self._changed.wait_for(lambda: self._is_closing, timeout=self._copy_s):
                     return
             self._try(store, self._copy)
             if self._fenced is not None:

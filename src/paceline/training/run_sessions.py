@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from paceline.core.clock import SystemClock
+from paceline.core.clock import SystemClock, monotonic_s
 from paceline.core.disk import write_durably
 from paceline.core.errors import ConfigError, DamagedRecordError, NoCheckpointError, NotReadyError, Problem
 from paceline.events.segments import end_of_lines
@@ -19,6 +19,7 @@ from paceline.storage.objects import StoreError
 from paceline.storage.run_store import PLAN, RULES, FencedError, RunSession, RunStore
 
 SESSION_FILE = "store.json"
+POLL_S = 1.0
 SILENT_S = 6.0  # a command that trains copies new lines of its log every two seconds
 
 Note = Callable[[str], None]
@@ -118,16 +119,18 @@ def fetch_run(store: RunStore, run_dir: Path) -> None:
         write_durably(run_dir / name, [plan])
 
 
-def require_silence(store: RunStore, note: Note) -> None:
+def require_silence(store: RunStore, note: Note, *, silent_s: float = SILENT_S) -> None:
     """RunHeldError if another command still writes the run; for runs without a lease at a coordinator."""
     tail = b"".join(store.read_log(max(0, store.log_end() - 65_536))).splitlines()
     if tail and b'"kind":"run_finished"' in tail[-1]:
         return
     before = (len(store.sessions()), store.log_end())
-    note(f"checking for {SILENT_S:g} s that no other command trains this run")
-    SystemClock().sleep(SILENT_S)
-    if (len(store.sessions()), store.log_end()) != before:
-        raise RunHeldError(
-            f"a command on {store.sessions()[-1].host} trains the run in {store.url}",
-            f"follow it:  paceline status {store.url}; or stop it first",
-        )
+    note(f"checking for {silent_s:g} s that no other command trains this run")
+    until_s = monotonic_s() + silent_s
+    while monotonic_s() < until_s:
+        SystemClock().sleep(POLL_S)
+        if (len(store.sessions()), store.log_end()) != before:
+            raise RunHeldError(
+                f"a command on {store.sessions()[-1].host} trains the run in {store.url}",
+                f"follow it:  paceline status {store.url}; or stop it first",
+            )

@@ -25,6 +25,8 @@ from paceline.plan.resolve import resolve
 from paceline.training.request import Request, choose_run_dir, run_dir_problems
 from paceline.training.script_sources import read_sources
 from paceline.training.session import Session
+from paceline.worker.script.facts import ScriptFacts
+from paceline.worker.script.suited import unsuited
 
 # Settings that a script makes itself, in Python.
 OWN_SETTINGS = (
@@ -197,7 +199,20 @@ def _require_suited(config: TrainConfig, probed: dict[str, Json]) -> None:
     """Refuse what the script does in its first step, where the run has several workers or a server."""
     options = options_of(probed)
     mode = decide.mode_of(config)
-    problems = []
+    is_elastic = bool(config.elastic)
+    problems = [] if mode is None else unsuited(ScriptFacts.read(options), mode, is_elastic=is_elastic)
+    if probed["changes_parameters"] and (is_elastic or (mode is not None and mode.channel is Channel.STORE)):
+        message = (
+            "the script changes parameters outside of optimizer.step(), and other processes make updates, too"
+        )
+        hint = "do it where the update is made:  run.prepare(…, after_update=fn)"
+        problems.append(Problem(message, hint, code="E134"))
+    if probed["changes_state"] and is_elastic:
+        message = (
+            "the script changes kept state in the body of the loop, which not every worker runs in every step"
+        )
+        hint = "change it in  run.on_commit(fn)  or  run.prepare(…, after_update=fn)"
+        problems.append(Problem(message, hint, code="E134"))
     if probed["changes_gradients"] and decide.num_workers_of(config) > 1:
         message = "the script changes gradients after backward (clip_grad_norm_?): each worker its own"
         hint = "use run.clip_grad_norm_, which acts on the gradient on which the workers agree"

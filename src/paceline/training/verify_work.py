@@ -80,7 +80,9 @@ def verify_shares(plan: Plan, history: History) -> list[Finding]:
         applied = [row for row in history.server if row.op == "apply"]
         counts = _count(plan, (row.position for row in applied))
         witnessed = [] if plan.elastic is not None else [_verify_witnessed(history, applied)]
-        return [_exactly_once(plan, history, counts, excused=set()), *witnessed]
+        computed = [(rank, row) for rank, rows in history.steps.items() for row in rows]
+        samples = _samples(plan, computed, set())
+        return [_exactly_once(plan, history, counts, excused=set()), *witnessed, samples]
     rows = list(_counted(plan, history))
     counts = _count(plan, (row.position for _, row in rows))
     excused = _killed_before_writing(plan, history, counts) if plan.elastic is not None else set()

@@ -21,7 +21,6 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 
@@ -31,7 +30,9 @@ from paceline.core.ids import Clock as StepClock
 from paceline.core.ids import Rank, Version
 from paceline.transport import elastic_wire as wire
 from paceline.transport import tcp_wire
-from paceline.transport.elastic_wire import SIDE, Frame, MessageKind, PrimaryConnection, Route
+from paceline.transport.duplex_tls import DuplexTls
+from paceline.transport.elastic_wire import Frame, MessageKind, PrimaryConnection, Route
+from paceline.transport.handshake import Claim, Dialer, Listener, PeerTls, admit
 from paceline.transport.ports import PullResult, Slots, Traffic
 
 _PUSHES = (MessageKind.PUSH, MessageKind.PUSH_AND_STOP)
@@ -40,7 +41,7 @@ _PUSHES = (MessageKind.PUSH, MessageKind.PUSH_AND_STOP)
 class ElasticStore(PrimaryConnection):
     """A worker's end."""
 
-    def __init__(self, route: Route, rank: Rank, *, token: bytes, clock: Clock, timeout_s: float) -> None:
+    def __init__(self, route: Route, rank: Rank, dialer: Dialer, *, clock: Clock, timeout_s: float) -> None:
         self._rank = rank
         self._slots: Slots | None = None
         self._request = MessageKind.JOIN  # the last request, sent again to a new primary
@@ -49,7 +50,7 @@ class ElasticStore(PrimaryConnection):
         self._computing = (0, 0)  # the assigned share, and the version of its parameters
         # Called with a share and its version when its gradient does not count.
         self.on_refused: Callable[[int, int], None] = lambda *_: None
-        super().__init__(route, token=token, clock=clock, timeout_s=timeout_s)
+        super().__init__(route, dialer, name=f"worker-{rank}", clock=clock, timeout_s=timeout_s)
 
     def open(self, numel: int, dtype: torch.dtype, push_bytes: int | None = None) -> Slots:
         self._slots = Slots.new(numel, dtype, push_bytes)
@@ -164,7 +165,6 @@ class ElasticStore(PrimaryConnection):
         wire.send(connection, frame, tcp_wire.bytes_of(self._slots.gradients) if pushes else None)
 
 
-MAX_NAME_LENGTH = 128
 SEND_TIMEOUT_S = 2  # for a backup to receive a message, before it counts as lost
 _REQUESTS = (
     MessageKind.JOIN,
@@ -210,7 +210,16 @@ class MembershipChanged:
     """The coordinator reported a change of the membership."""
 
 
-HostEvent = WorkerRequest | Disconnected | BackupApplied | Acknowledged | BackupLost | MembershipChanged
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The rows of all orders up to this number are in the run folder."""
+
+    number: int
+
+
+HostEvent = (
+    WorkerRequest | Disconnected | BackupApplied | Acknowledged | BackupLost | MembershipChanged | Recorded
+)
 
 
 class WorkerConnection:
@@ -240,14 +249,14 @@ class WorkerConnection:
             frame = self._pending
             self._pending = None
             if frame is not None and not wire.send_nonblocking(self._connection, frame):
-                wire.shut(self._connection)  # half a frame was sent: the worker connects again
+                tcp_wire.shut(self._connection)  # half a frame was sent: the worker connects again
         except OSError:
             pass  # the worker hung up, and its thread reports that
         finally:
             self._sending.release()
 
     def close(self) -> None:
-        wire.shut(self._connection)
+        tcp_wire.shut(self._connection)
         self._replies.put(None)
 
     def run(self, first: Frame, events: "queue.SimpleQueue[HostEvent]") -> None:
@@ -278,6 +287,8 @@ class BackupConnection:
         self.name = name
         self.incarnation = incarnation
         # A timeout for sending only: an idle backup sends no acknowledgements.
+        if isinstance(connection, DuplexTls):
+            connection.send_timeout_s = SEND_TIMEOUT_S
         timeout = struct.pack("ll", SEND_TIMEOUT_S, 0)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
 
@@ -286,7 +297,7 @@ class BackupConnection:
         wire.send(self._connection, frame, payload)
 
     def close(self) -> None:
-        wire.shut(self._connection)
+        tcp_wire.shut(self._connection)
 
     def run(self, events: "queue.SimpleQueue[HostEvent]") -> None:
         events.put(BackupApplied(self))
@@ -300,63 +311,54 @@ class BackupConnection:
 
 
 class ElasticHost:
-    """Listens on loopback from its creation; requests before the server is primary wait in the queue."""
+    """Listens from its creation; requests before the server is primary wait in the queue."""
 
-    def __init__(self, *, numel: int, dtype: torch.dtype, token: bytes) -> None:
+    def __init__(
+        self,
+        host: str,
+        *,
+        run: str,
+        name: str,
+        token: bytes,
+        numel: int,
+        dtype: torch.dtype,
+        tls: PeerTls | None = None,
+    ) -> None:
         self._numel = numel
         self._dtype = dtype
-        self._token = token
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
-        self.port: int = self._listener.getsockname()[1]
         self.events: queue.SimpleQueue[HostEvent] = queue.SimpleQueue()
         self._open: dict[socket.socket, WorkerConnection | BackupConnection | None] = {}
         self._lock = threading.Lock()
         self._is_closed = False
-        self._unauthenticated = tcp_wire.UnauthenticatedConnections()
-        self._threads: list[threading.Thread] = []
-        self._start(self._accept)
+        if tls is not None:
+            tls.server.sslsocket_class = DuplexTls
+        self.listener = Listener(host, run=run, name=name, token=token, tls=tls, admitted=self._serve)
 
     def close(self) -> None:
         """Stop answering. Answers that are already queued are still sent."""
+        self.listener.close()
         with self._lock:
             self._is_closed = True
-            wire.shut(self._listener)
             parties = list(self._open.items())
         for connection, party in parties:
             if party is None:
-                wire.shut(connection)
+                tcp_wire.shut(connection)
             else:
                 party.close()
 
-    def _start(self, call: Callable[[], None]) -> None:
-        thread = threading.Thread(target=call, daemon=True)
-        self._threads = [other for other in self._threads if other.is_alive()]
-        self._threads.append(thread)
-        thread.start()
-
     def join(self) -> None:
         """Wait until every thread has ended; call close() first."""
-        for thread in list(self._threads):
-            thread.join()
+        self.listener.join()
 
-    def _accept(self) -> None:
-        with self._listener:
-            while True:
-                connection = tcp_wire.accept(self._listener, self._unauthenticated, lambda: self._is_closed)
-                if connection is None:
-                    return
-                with self._lock:
-                    if self._is_closed:
-                        connection.close()
-                        return
-                    self._open[connection] = None
-                self._start(partial(self._serve, connection))
-
-    def _serve(self, connection: socket.socket) -> None:
-        # The peer is lost, or is not part of this run; an authenticated one is reported below.
+    def _serve(self, claim: Claim, connection: socket.socket) -> None:
+        with self._lock:
+            if self._is_closed:
+                connection.close()
+                return
+            self._open[connection] = None
+        # The peer is lost; one that has sent its first request is reported below.
         with suppress(OSError, PeerLostError):
-            self._run_connection(connection)
-        self._unauthenticated.remove(connection)
+            self._run_connection(claim, connection)
         with self._lock:
             party = self._open.pop(connection)
             connection.close()
@@ -365,26 +367,24 @@ class ElasticHost:
         elif party is not None:
             self.events.put(BackupLost(party))
 
-    def _run_connection(self, connection: socket.socket) -> None:
-        """Authenticate the peer, and serve it until the connection ends."""
-        connection.settimeout(tcp_wire.HANDSHAKE_TIMEOUT_S)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        tcp_wire.prove_token(connection, self._token, side=b"server", other=SIDE)
+    def _run_connection(self, claim: Claim, connection: socket.socket) -> None:
+        """Serve an authenticated peer until the connection ends."""
+        admit(connection)
         first = wire.receive(connection)
+        connection.settimeout(None)
+        wire.expect_answers(connection)
+        if isinstance(connection, DuplexTls):
+            connection.share()
         if first.kind is MessageKind.FOLLOW:
-            name = bytes(wire.receive_bytes(connection, first, most=MAX_NAME_LENGTH)).decode()
-            connection.settimeout(None)
-            backup = BackupConnection(connection, name, first.incarnation)
+            backup = BackupConnection(connection, claim.dialer, first.incarnation)
             self._register(connection, backup)
             backup.run(self.events)
         else:
-            connection.settimeout(None)
             worker = WorkerConnection(connection, self._numel, self._dtype)
             self._register(connection, worker)
             worker.run(first, self.events)
 
     def _register(self, connection: socket.socket, party: WorkerConnection | BackupConnection) -> None:
-        self._unauthenticated.remove(connection)
         with self._lock:
             self._open[connection] = party
             if self._is_closed:

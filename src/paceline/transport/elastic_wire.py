@@ -1,22 +1,19 @@
 """Wire protocol of elastic parameter servers: frames, and the connection to the present primary.
 
 Frames have a fixed size and are followed by raw bytes whose number was announced
-and is checked before they are received; nothing is ever unpickled. Both sides of a
-connection first prove that they hold the run's token (see tcp_wire.py). Loopback
-only.
+and is checked before they are received; nothing is ever unpickled. Connections are
+made, authenticated and beyond loopback encrypted by handshake.py.
 
 `PrimaryConnection` keeps a request until it is answered, so that it can be sent
 again to the next primary; servers recognise requests that they have already served
 and do nothing twice.
 """
 
-import select
 import socket
 import struct
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
@@ -24,6 +21,8 @@ from typing import Protocol
 from paceline.core.clock import ActiveTimeout, Clock
 from paceline.core.errors import ProtocolError, TrainingError
 from paceline.transport import tcp_wire
+from paceline.transport.duplex_tls import DuplexTls
+from paceline.transport.handshake import NO_GENERATION, Claim, Dialer, Member
 
 MAGIC = 0x50434C45  # "PCLE"
 _FRAME = struct.Struct("!IIQQQqQQ")  # magic, kind, rank, incarnation, number, position, time, payload bytes
@@ -74,6 +73,8 @@ def send_nonblocking(connection: socket.socket, frame: Frame) -> bool:
     """Never waits: send the whole frame, or nothing if there is no room. False: half was sent; hang up."""
     head = _head(frame, 0)
     try:
+        if isinstance(connection, DuplexTls):
+            return connection.send_now(head) == len(head)
         return connection.send(head, socket.MSG_DONTWAIT) == len(head)
     except BlockingIOError:
         return True
@@ -95,6 +96,10 @@ def _head(frame: Frame, payload_bytes: int) -> bytes:
 def receive(connection: socket.socket) -> Frame:
     head = bytearray(_FRAME.size)
     tcp_wire.receive_into(connection, memoryview(head))
+    return _parse(head)
+
+
+def _parse(head: bytearray) -> Frame:
     magic, kind, *rest = _FRAME.unpack(head)
     if magic != MAGIC or kind not in _KINDS:
         raise ProtocolError(
@@ -109,8 +114,8 @@ _KINDS = frozenset(MessageKind)
 
 def receive_within(connection: socket.socket, duration_s: float) -> Frame | None:
     """The frame that begins to arrive within this time, if any."""
-    # Not poll or epoll: they have millisecond resolution, and a worker also sleeps here.
-    return receive(connection) if select.select([connection], [], [], duration_s)[0] else None
+    head = bytearray(_FRAME.size)
+    return _parse(head) if tcp_wire.receive_head_within(connection, head, duration_s) else None
 
 
 def receive_payload(connection: socket.socket, frame: Frame, place: memoryview) -> None:
@@ -133,43 +138,38 @@ def receive_bytes(connection: socket.socket, frame: Frame, *, most: int = MAX_ST
     return data
 
 
-def connect(host: str, port: int, *, token: bytes, side: bytes, timeout_s: float) -> socket.socket:
-    """Connect to a server of this run; both sides prove the token."""
-    connection = socket.create_connection((host, port), timeout_s)
-    try:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        tcp_wire.prove_token(connection, token, side=side, other=b"server")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def shut(connection: socket.socket) -> None:
-    """Shut both directions, which wakes a thread that waits on the connection. Its owner closes it."""
-    with suppress(OSError):  # the other side was first
-        connection.shutdown(socket.SHUT_RDWR)
-
-
-SIDE = b"elastic peer"
 RETRY_S = 0.005
-CONNECT_TIMEOUT_S = 1.0  # for a server to accept: a frozen one does not
+# A host that vanishes closes no connection, and a cut between two hosts is no loss of either at the
+# coordinator. The kernel of a frozen process still answers, so this says nothing about processes.
+UNANSWERED_MS = 5000  # data or probes, until the connection counts as broken
+_PROBE_S = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Primary:
-    """The address of the primary server."""
+def expect_answers(connection: socket.socket) -> None:
+    """Break the connection when the other side's host does not answer for `UNANSWERED_MS`."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNANSWERED_MS)
 
-    name: str
-    incarnation: int
-    host: str
-    port: int
+
+def connect(
+    dialer: Dialer, own: str, incarnation: int, primary: Member, is_primary: Callable[[Member], bool]
+) -> socket.socket:
+    """Connect to the primary server as the participant `own`; OSError or PeerLostError."""
+    claim = Claim(dialer.run, NO_GENERATION, own, incarnation, primary.name, primary.incarnation)
+    connection = dialer.dial(
+        claim, primary, is_over=lambda: not is_primary(primary), ended=f"{primary.name} is no longer primary"
+    )
+    connection.settimeout(None)  # a step of others may take long; the route reports lost servers
+    expect_answers(connection)
+    return connection
 
 
 class Route(Protocol):
     """Finds the present primary, and this worker's incarnation."""
 
-    def primary(self) -> Primary | None:
+    def primary(self) -> Member | None:
         """Wait until there is a primary; None: all work is done, and there will be none."""
         ...
 
@@ -181,7 +181,7 @@ class Route(Protocol):
         """Register `call`: called from another thread whenever another server may be primary."""
         ...
 
-    def is_primary(self, place: Primary) -> bool:
+    def is_primary(self, place: Member) -> bool:
         """Whether it is the primary in the last known state. Does not block."""
         ...
 
@@ -189,13 +189,14 @@ class Route(Protocol):
 class PrimaryConnection(ABC):
     """The connection to the present primary; connects again when the primary changes."""
 
-    def __init__(self, route: Route, *, token: bytes, clock: Clock, timeout_s: float) -> None:
+    def __init__(self, route: Route, dialer: Dialer, *, name: str, clock: Clock, timeout_s: float) -> None:
         self._route = route
-        self._token = token
+        self._dialer = dialer
+        self._name = name
         self._clock = clock
         self._timeout_s = timeout_s
         self._connection: socket.socket | None = None
-        self._place: Primary | None = None
+        self._place: Member | None = None
         self._lock = threading.Lock()  # the route's thread shuts the connection that this worker waits on
         self._timeout: ActiveTimeout | None = None  # while no server accepts
         route.on_primary_changed(self._shut_former)
@@ -215,13 +216,12 @@ class PrimaryConnection(ABC):
         place = self._route.primary()
         if place is None:
             return None
-        connection = connect(
-            place.host, place.port, token=self._token, side=SIDE, timeout_s=CONNECT_TIMEOUT_S
-        )
-        connection.settimeout(None)  # a step of others may take long; the route reports lost servers
+        with self._lock:
+            self._place = place
+        own = self._route.incarnation(0)
+        connection = connect(self._dialer, self._name, own, place, self._route.is_primary)
         with self._lock:
             self._connection = connection
-            self._place = place
         self._timeout = None
         self._shut_former()  # the primary may have changed before the connection was stored
         self._repeat_request(connection)
@@ -230,9 +230,12 @@ class PrimaryConnection(ABC):
     def _shut_former(self) -> None:
         """Shut the connection to a former primary: a frozen server never closes it."""
         with self._lock:
-            if self._connection is None or self._place is None or self._route.is_primary(self._place):
+            if self._place is None or self._route.is_primary(self._place):
                 return
-            shut(self._connection)
+            if self._connection is None:
+                self._dialer.wake()
+            else:
+                tcp_wire.shut(self._connection)
 
     def _lose(self, error: Exception) -> None:
         """The server is lost, or does not accept: disconnect and pause before the next attempt."""

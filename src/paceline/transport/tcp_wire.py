@@ -86,11 +86,24 @@ class UnauthenticatedConnections:
             if self._since_s:
                 self._shut(next(iter(self._since_s)))
 
+    def shut_all(self) -> None:
+        with self._lock:
+            for connection in list(self._since_s):
+                self._shut(connection)
+
     def _shut(self, connection: socket.socket) -> None:
         """Shut the connection; its thread gets an error, and closes it."""
         del self._since_s[connection]
-        with suppress(OSError):
-            connection.shutdown(socket.SHUT_RDWR)
+        shut(connection)
+
+
+def shut(connection: socket.socket) -> None:
+    """Shut both directions, which wakes a thread that waits on the connection. Its owner closes it.
+
+    `SSLSocket.shutdown` would also forget the encryption, and that thread would go on in plain text.
+    """
+    with suppress(OSError):  # the other side was first
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 def accept(
@@ -142,22 +155,27 @@ def receive(connection: socket.socket) -> Frame:
 
 def receive_within(connection: socket.socket, duration_s: float) -> Frame | None:
     """The frame that begins to arrive within this time, if any."""
+    head = bytearray(_FRAME.size)
+    return _frame(head) if receive_head_within(connection, head, duration_s) else None
+
+
+def receive_head_within(connection: socket.socket, head: bytearray, duration_s: float) -> bool:
+    """Receive the head of a frame that begins to arrive within this time; False: none does."""
     # Not poll or epoll: they have millisecond resolution, and a worker also sleeps here.
     if not is_buffered(connection) and not select.select([connection], [], [], duration_s)[0]:
-        return None
-    head = bytearray(_FRAME.size)
+        return False
     timeout_s = connection.gettimeout()
     connection.setblocking(False)
     try:
         count = connection.recv_into(head)
     except (BlockingIOError, ssl.SSLWantReadError):
-        return None  # TLS also sends protocol messages that are not frames
+        return False  # TLS also sends protocol messages that are not frames
     finally:
         connection.settimeout(timeout_s)
     if count == 0:
         raise PeerLostError(_CLOSED, _CLOSED_HINT)
     receive_into(connection, memoryview(head)[count:])
-    return _frame(head)
+    return True
 
 
 def is_buffered(connection: socket.socket) -> bool:

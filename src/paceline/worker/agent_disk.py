@@ -1,7 +1,8 @@
-"""Checkpoints of a participant whose host does not have the run folder.
+"""The run folder for a participant whose host does not have it: through the host's agent.
 
 The participant writes a snapshot into the scratch folder of its host, and asks the host's agent to send it.
-A snapshot counts as written once it is in the run folder (launchers/agents/hosted_run.py).
+A snapshot counts as written once it is in the run folder, and an event as recorded once the run's log has it
+(launchers/agents/hosted_run.py).
 """
 
 import json
@@ -12,8 +13,10 @@ from typing import Any
 
 from paceline.checkpoints.snapshot import WriteResult
 from paceline.checkpoints.writer import Disk, SnapshotTarget
+from paceline.plan.codec import Json
 
 ANSWER_S = 600.0  # a large snapshot over a slow network
+Message = dict[str, Json]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +25,30 @@ class AgentHost:
 
     name: str  # of the agent
     ahead_ns: int  # how far the clock of the run's command is ahead of this host's
-    socket: Path  # where the agent takes checkpoints
+    socket: Path  # where the agent takes requests
+
+    def ask(self, what: str, **fields: Json) -> Message:
+        """The command's answer; OSError when it refuses, or when the agent has lost its connection to it."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(ANSWER_S)
+            connection.connect(str(self.socket))
+            connection.sendall(json.dumps({"ask": what, **fields}).encode() + b"\n")
+            with connection.makefile("rb") as answers:
+                line = answers.readline()
+        if not line:
+            raise ConnectionError("the agent of this host lost its connection to the command")
+        answer: Message = json.loads(line)
+        if answer["failure"]:
+            raise OSError(str(answer["failure"]))
+        return answer
+
+    def await_recorded(self) -> None:
+        """Return once the events that are in the scratch folder now are in the run's log."""
+        self.ask("recorded")
+
+    def fetch_newest(self) -> str:
+        """The name of the newest checkpoint, which is in the scratch folder now; empty: there is none."""
+        return str(self.ask("newest")["folder"])
 
 
 class AgentDisk(Disk):
@@ -42,19 +68,10 @@ class AgentDisk(Disk):
         facts: dict[str, Any],  # Any: JSON
     ) -> WriteResult:
         wrote = super().put(folder, participant, tensors, facts)
-        request = {"folder": folder.name, "who": participant, "participants": self._participants}
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(ANSWER_S)
-            connection.connect(str(self._host.socket))
-            connection.sendall(json.dumps(request).encode() + b"\n")
-            with connection.makefile("rb") as answers:
-                line = answers.readline()
-        if not line:
-            raise ConnectionError("the agent of this host lost its connection to the command")
-        answer = json.loads(line)
-        if answer["failure"]:
-            raise OSError(str(answer["failure"]))
-        self._removed = tuple(int(number) for number in answer["removed"])
+        answer = self._host.ask("store", folder=folder.name, who=participant, participants=self._participants)
+        removed = answer["removed"]
+        assert isinstance(removed, list), "the numbers of older checkpoints"
+        self._removed = tuple(int(str(number)) for number in removed)
         return wrote
 
     def remove_old(self, folder: Path, target: SnapshotTarget) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ import random
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -249,10 +250,17 @@ def _whole(answer: Any) -> Batch:  # Any: a batch, or why there is none
 
 def _undisturbed(samples: Samples, request: Request) -> Batch:
     """Load the same batch as a loader process would; the generators of this process are restored."""
-    before = torch.default_generator.get_state(), random.getstate(), np.random.get_state()
-    try:
+    with undisturbed_generators():
         seed_generators(request.seed)
         return samples.batch(request.indices)
+
+
+@contextmanager
+def undisturbed_generators() -> Iterator[None]:
+    """Random numbers drawn inside do not change those drawn afterwards: torch (CPU), `random` and numpy."""
+    before = torch.default_generator.get_state(), random.getstate(), np.random.get_state()
+    try:
+        yield
     finally:
         torch.default_generator.set_state(before[0])
         random.setstate(before[1])

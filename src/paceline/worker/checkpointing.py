@@ -239,11 +239,12 @@ class ServerSaver:
         report: Callable[[Report], None] = ignore_report,
         cataloguer: Cataloguer | None = None,
         writer: CheckpointWriter | None = None,
+        disk: Disk | None = None,
     ) -> None:
         self._every = plan.checkpoint_every * plan.num_workers
         self._server = server
         self._log = log
-        self._writer = writer or writer_for(plan, root, "server-0", cataloguer, participants=1)
+        self._writer = writer or writer_for(plan, root, "server-0", cataloguer, participants=1, disk=disk)
         self._reporter = CheckpointReporter(log, report)
         self._due = len(server.applied) + self._every
 

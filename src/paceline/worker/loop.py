@@ -30,6 +30,7 @@ from paceline.strategies.port import Begun, Interruptible, Outcome, Strategy
 from paceline.sync.adaptive_setting import Adapted
 from paceline.sync.assignment import WorkUnit
 from paceline.sync.fault_rules import Slowness, Stragglers
+from paceline.transport.ports import Collective
 from paceline.worker.byzantine import tamper
 from paceline.worker.evaluation import NO_EVALUATION, EvaluationHook
 from paceline.worker.gradient import Source
@@ -92,9 +93,10 @@ class Computation(NamedTuple):
 
 
 class StepEnd(NamedTuple):
-    """A step has ended."""
+    """A step has ended; without a Computation before it, the other workers made it without this one."""
 
-    outcome: Outcome | None  # None: it was abandoned, or lost with a generation, and had no effect
+    # None: it was abandoned, or lost with a generation, and had no effect; or there is no next step.
+    outcome: Outcome | None
 
 
 Result = TypeVar("Result")
@@ -135,6 +137,7 @@ class Worker:
     control: Control
     saver: Saver
     evaluator: EvaluationHook = NO_EVALUATION
+    collective: Collective | None = None  # that of the strategy, for values between its steps
 
     def run(self, first: StepClock) -> LoopResult:
         """Do this worker's steps from `first` on, until nothing is left or all agree to stop."""
@@ -157,6 +160,7 @@ class Worker:
                 return LoopResult(finished, was_stopped=False)
             if isinstance(start, Outcome):  # the others made steps, and we agreed with them
                 start = self.evaluator.after_step(finished, start)
+                yield StepEnd(start)
                 self.saver.maybe_save(finished, start)
                 if start.stop:
                     return LoopResult(finished, was_stopped=True)
@@ -178,9 +182,10 @@ class Worker:
                 raise
             finished = StepClock(finished + 1)
             outcome = self.evaluator.after_step(finished, outcome)
+            yield StepEnd(outcome)  # until its next batch, a script changes the state that it keeps
             self.saver.maybe_save(finished, outcome)
-            yield StepEnd(outcome)
             if outcome.stop:
+                yield StepEnd(None)  # the workers are still there for what a script does at its end
                 return LoopResult(finished, was_stopped=True)
             started_ns = self.clock.now_ns()
 

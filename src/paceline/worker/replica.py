@@ -25,6 +25,7 @@ from paceline.core.errors import MisfitError
 from paceline.plan.plan import Plan
 from paceline.tasks.optim import Adam, Sgd, build_optimizer
 from paceline.tasks.port import Optimizer, Task
+from paceline.tasks.script import ScriptTask
 from paceline.tasks.torch_adapters import Scheduled, optimizer_of, source_location
 from paceline.transport.arena import Arena
 
@@ -41,6 +42,7 @@ class Replica:
         self._task = task
         self._clock = clock
         self._optimizer: Optimizer | None = None
+        self._kept = task.kept() if isinstance(task, ScriptTask) else None
         self._parameters = list(self.arena.module.parameters())
 
     def _laid_out(self, plan: Plan, task: Task, device: torch.device) -> Arena:
@@ -119,17 +121,32 @@ class Replica:
         skeleton, tensors = split_tensors(self.optimizer.state_dict(), "optimizer", copy=False)
         state = self.arena.module.state_dict()
         assert not tensors.keys() & state.keys(), "the model has tensors with the names of its optimizer's"
-        return Snapshot({**state, **tensors}, {"optimizer": skeleton})
+        kept = self._kept_state(copy=False)
+        return Snapshot({**state, **tensors, **kept.tensors}, {"optimizer": skeleton, **kept.facts})
 
     def snapshot(self) -> Snapshot:
         skeleton, tensors = split_tensors(self.optimizer.state_dict(), "optimizer")
-        return Snapshot({**self.arena.named_state(), **tensors}, {"optimizer": skeleton})
+        kept = self._kept_state(copy=True)
+        state = self.arena.named_state()
+        return Snapshot({**state, **tensors, **kept.tensors}, {"optimizer": skeleton, **kept.facts})
+
+    def _kept_state(self, *, copy: bool) -> Snapshot:
+        """Of a script: what it keeps beside the model and the optimizer."""
+        if self._kept is None:
+            return Snapshot({}, {})
+        skeleton, tensors = split_tensors(self._kept.state_dict(), "script", copy=copy)
+        return Snapshot(tensors, {"script": skeleton})
+
+    def restore_kept(self, saved: Snapshot) -> None:
+        if self._kept is not None and "script" in saved.facts:
+            self._kept.load_state_dict(join_tensors(saved.facts["script"], saved.tensors))
 
     def restore(self, saved: Snapshot) -> None:
         with torch.no_grad():
             for name, tensor in self.arena.module.state_dict().items():
                 tensor.copy_(_fitting(saved, name, tensor.shape))
         self.optimizer.load_state_dict(join_tensors(saved.facts["optimizer"], saved.tensors))
+        self.restore_kept(saved)
 
     def restore_from(self, folder: Path, rank: int) -> Snapshot:
         """Restore a worker's state from a checkpoint; returns the state saved with it."""

@@ -36,6 +36,7 @@ from paceline.tasks.script import ScriptTask
 from paceline.transport.elastic_store import ElasticStore
 from paceline.transport.elastic_wire import Route
 from paceline.transport.generation.ports import TrainingWorld
+from paceline.transport.handshake import Dialer
 from paceline.transport.in_process import (
     CollectiveState,
     InProcessCollective,
@@ -75,6 +76,7 @@ from paceline.worker.loop import Control, Saver, Worker
 from paceline.worker.replica import Replica
 from paceline.worker.reporting import Report, ignore_report
 from paceline.worker.script.data import ScriptSource
+from paceline.worker.script.in_turn import InTurn, StrategyFactory
 from paceline.worker.server.core import ParameterServer
 
 
@@ -117,6 +119,14 @@ def build_task(plan: Plan) -> Task:
     return load_task(plan.task, seed=plan.seed, options=plan.task_options)
 
 
+def build_strategy(plan: Plan, task: Task, links: Links, kind: StrategyFactory | None = None) -> Strategy:
+    """The plan's strategy; one for each optimizer, if a script has several that step in turn."""
+    kind = kind or strategy_class(plan.mode)
+    if isinstance(task, ScriptTask) and len(task.turns()) > 1:
+        return InTurn(plan, links, kind, task.turns())
+    return kind(plan, links)
+
+
 def build_source(plan: Plan, task: Task, device: torch.device, clock: Clock) -> GradientSource | ScriptSource:
     """Of a worker process, which may load batches ahead."""
     if isinstance(task, ScriptTask):
@@ -143,6 +153,7 @@ def assemble_worker(
     strategy: Strategy,
     saver: Saver,
     evaluator: EvaluationHook = NO_EVALUATION,
+    collective: Collective | None = None,
 ) -> Worker:
     return Worker(
         plan=process.plan,
@@ -155,6 +166,7 @@ def assemble_worker(
         control=process.control,
         saver=saver,
         evaluator=evaluator,
+        collective=collective,
     )
 
 
@@ -186,7 +198,7 @@ def build_worker(
     replica = build_replica(plan, task, device, clock)  # after the links: it may be split over the workers
     if channel is not Channel.STORE:
         replica.prepare_optimizer()
-    strategy: Strategy = strategy_class(plan.mode)(plan, links)
+    strategy = build_strategy(plan, task, links)
     log = folder.open_log(plan, f"worker-{rank}", clock)
     evaluator: EvaluationHook = NO_EVALUATION
     if channel is not Channel.STORE:  # the server evaluates
@@ -206,21 +218,29 @@ def build_worker(
                 evaluator.record.restore(saved)
     elif (saved := folder.snapshot("server-0")) is not None:
         first = StepClock(saved.facts["clocks"].get(str(rank), 0))
+        replica.restore_kept(saved)
     strategy.prepare(replica, first)
     if rank == 0 and plan.num_workers > 1 and (remark := batch_norm_remark(plan, replica.arena.module)):
         note(remark)
     control = WorkerControl(context.control, rank, note)
     process = WorkerProcess(plan=plan, rank=rank, source=source, clock=clock, log=log, control=control)
-    worker = assemble_worker(process, replica=replica, strategy=strategy, saver=saver, evaluator=evaluator)
+    worker = assemble_worker(
+        process,
+        replica=replica,
+        strategy=strategy,
+        saver=saver,
+        evaluator=evaluator,
+        collective=links.collective,
+    )
     return BuiltWorker(worker, task, first, channel)
 
 
-def build_served_worker(context: WorkerContext, process: WorkerProcess, route: Route, task: Task) -> Worker:
-    """A worker behind elastic parameter servers; `route` finds the primary."""
+def build_served_worker(process: WorkerProcess, route: Route, dialer: Dialer, task: Task) -> Worker:
+    """A worker behind elastic parameter servers; `route` finds the primary, `dialer` connects to it."""
     plan = process.plan
     clock = process.clock
     replica = Replica(plan, task, torch.device("cpu"), clock)
-    store = ElasticStore(route, process.rank, token=context.token, clock=clock, timeout_s=plan.timeout_s)
+    store = ElasticStore(route, process.rank, dialer, clock=clock, timeout_s=plan.timeout_s)
     links = Links(rank=process.rank, world_size=plan.num_workers, clock=clock, store=store)
     strategy: Strategy = strategy_class(plan.mode)(plan, links)
     store.on_refused = partial(_take_refusal, plan, strategy, process.log, process.control)

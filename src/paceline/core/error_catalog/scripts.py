@@ -1,4 +1,4 @@
-"""Errors of training scripts (`paceline run`), E120 to E136."""
+"""Errors of training scripts (`paceline run`), E120 to E138."""
 
 from paceline.core.errors import ErrorEntry, ExitCode
 
@@ -25,10 +25,16 @@ SCRIPT_ERRORS = (
         "E121",
         _BAD,
         "",
-        "a training script has two optimizers that step in turn",
-        ("each optimizer was prepared on its own, as for a GAN",),
-        ("give all parameters to one optimizer, in two groups",),
-        "2 optimizers step in turn, and a run makes one update per batch",
+        "a training script has optimizers that step in turn, in a mode that makes one update per batch",
+        (
+            "each optimizer was prepared on its own, as for a GAN, and the mode has a server, or is elastic",
+            "two optimizers train parameters of the same module",
+        ),
+        (
+            "use --mode single, ssgd, localsgd, diloco or gossip without --elastic",
+            "if they step together, prepare them as a list: run.prepare(model, [first, second], loader)",
+        ),
+        "2 optimizers step in turn, and asgd makes one update per batch",
     ),
     ErrorEntry(
         "E122",
@@ -37,9 +43,14 @@ SCRIPT_ERRORS = (
         "a training script changes gradients between backward and step",
         (
             "torch.nn.utils.clip_grad_norm_ would clip the gradient of one worker, before the workers agree",
-            "a GradScaler would scale each worker's gradient by its own factor, and leave out steps",
+            "a GradScaler that was not prepared would scale each worker's gradient by its own factor",
+            "the mode has a server, or the run is elastic, and a GradScaler changes its scale with every "
+            "update",
         ),
-        ("use run.clip_grad_norm_ or run.clip_grad_value_", "use bf16 without a GradScaler"),
+        (
+            "use run.clip_grad_norm_ or run.clip_grad_value_",
+            "prepare the GradScaler, or use bf16, which needs none",
+        ),
         "the gradients of 16 parameters were changed after backward (clip_grad_norm_?)",
     ),
     ErrorEntry(
@@ -70,25 +81,38 @@ SCRIPT_ERRORS = (
         "E125",
         _BAD,
         "",
-        "the dataset of a training script can only be read from its beginning",
-        ("the DataLoader has an IterableDataset, so samples have no positions",),
-        ("use a map-style dataset, which has __getitem__ and __len__",),
-        "Stream can only be read from its beginning",
+        "the stream of a training script cannot be continued where it was left",
+        (
+            "the IterableDataset has no state_dict and load_state_dict",
+            "the DataLoader reads it in processes of its own",
+            "workers of the mode take any share, or shares of any size",
+            "run.epochs was called, and a stream has no length",
+        ),
+        (
+            "add state_dict and load_state_dict, and use num_workers=0",
+            "use --mode ssgd, and count steps: for step in run.steps(5000)",
+            "use a map-style dataset, which has __getitem__ and __len__",
+        ),
+        "Stream has no state_dict: after a loss nothing says which of its records were used",
     ),
     ErrorEntry(
         "E126",
         _BAD,
         "",
-        "the learning-rate schedule of a training script is not a function of steps",
+        "a training script needs a number on which all workers agree, and they do not",
         (
-            "ReduceLROnPlateau follows a number that each worker measures on its own",
-            "two schedulers were prepared",
+            "ReduceLROnPlateau, run.mean, run.gather or run.split is used in a mode whose workers do not "
+            "all make the "
+            "same steps, or in an elastic run",
+            "each worker gives ReduceLROnPlateau a number that it measured on its own",
+            "two schedulers of one optimizer were prepared",
         ),
         (
+            "give it run.mean(number), or the result of run.evaluate",
             "use a schedule by steps or epochs",
-            "combine two with SequentialLR or ChainedScheduler",
+            "combine two schedulers with SequentialLR or ChainedScheduler",
         ),
-        "ReduceLROnPlateau needs a number on which all workers agree",
+        "ReduceLROnPlateau needs a number on which all workers agree, and those of asgd never meet",
     ),
     ErrorEntry(
         "E127",
@@ -179,9 +203,12 @@ SCRIPT_ERRORS = (
         (
             "the learning rate is set by hand",
             "some parameters are clipped, but not all",
+            "parameters are changed outside of optimizer.step(), such as by clamp_",
+            "run.state or run.keep is used, and the server does not run the loop",
         ),
         (
             "prepare a scheduler of torch, such as LambdaLR",
+            "change parameters in run.prepare(…, after_update=fn)",
             "use a mode without a server: --mode ssgd",
         ),
         "the script sets the learning rate by hand, and the server of asgd has its own",
@@ -211,5 +238,32 @@ SCRIPT_ERRORS = (
         ("loss.backward() is called instead of run.backward(loss)",),
         ("write run.backward(loss)",),
         "optimizer.step() was called, but run.backward was not",
+    ),
+    ErrorEntry(
+        "E137",
+        _BAD,
+        "",
+        "a training script trains something that was not prepared",
+        (
+            "one model and optimizer of a GAN were prepared, and the others not",
+            "a module without an optimizer is not frozen",
+        ),
+        (
+            "prepare every module that the loss trains, and its optimizer",
+            "freeze other modules: module.requires_grad_(False)",
+        ),
+        "an optimizer that was not prepared makes a step in the training loop: Adam",
+    ),
+    ErrorEntry(
+        "E138",
+        _BAD,
+        "",
+        "a training script keeps state that a checkpoint cannot hold",
+        (
+            "run.state, or the state_dict of an object given to run.keep, holds more than tensors and "
+            "plain values",
+        ),
+        ("keep tensors, numbers, strings, and lists and dicts of these",),
+        "run.state holds a Path, which a checkpoint cannot hold",
     ),
 )

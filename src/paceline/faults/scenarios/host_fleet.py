@@ -1,13 +1,13 @@
 """Hosts that train: a coordinator node and an agent on each, the command on one of its own, nothing shared.
 
-Host n has the coordinator's node n and an agent with one slot. `paceline train --launcher agents` runs on the
+Host n has the coordinator's node n and an agent. `paceline train --launcher agents` runs on the
 host after those, whose disk has the run folder.
 """
 
 import asyncio
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +31,7 @@ ASK_S = 10.0
 class HostFleet:
     nodes: HostNodes
     command_host: int
+    slots: int = 1  # of each agent
     agents: dict[int, HostProcess] = field(default_factory=dict)
 
     @property
@@ -51,7 +52,7 @@ class HostFleet:
         host = self.nodes.network.host(number)
         copy_certificate(self.nodes.folder / "pki", host, "worker")
         joined = ["--join", ",".join(self.nodes.addresses.values()), "--tls-dir", "pki"]
-        command = [*PACELINE, "agent", *joined, "--tls-name", "worker", "--slots", "1"]
+        command = [*PACELINE, "agent", *joined, "--tls-name", "worker", "--slots", str(self.slots)]
         self.agents[number] = host.start(command, log=self.log_of(f"agent-{number}"))
 
     def joined(self) -> list[str]:
@@ -64,10 +65,12 @@ class HostFleet:
         self.nodes.restart(number)
         self.start_agent(number)
 
-    def start_training(self, *args: str) -> "FleetRun":
+    def start_training(self, *args: str, env: Mapping[str, str] | None = None) -> "FleetRun":
         """Start `paceline train` with these options on the command's host."""
         host = self.nodes.network.host(self.command_host)
-        command = host.start([*PACELINE, "train", *args, *self.train_flags], log=self.log_of("train"))
+        command = host.start(
+            [*PACELINE, "train", *args, *self.train_flags], log=self.log_of("train"), env=env
+        )
         return FleetRun(fleet=self, command=command, run_dir=self.run_dir, said=self.log_of("train"))
 
 
@@ -125,10 +128,10 @@ class FleetRun(HostRun):
 
 
 @contextmanager
-def host_fleet(folder: Path, count: int, *, more_hosts: int = 0) -> Iterator[HostFleet]:
+def host_fleet(folder: Path, count: int, *, more_hosts: int = 0, slots: int = 1) -> Iterator[HostFleet]:
     """`count` hosts with a node and an agent each, one for the command, and hosts with nothing on them."""
     with host_nodes(folder, count, more_hosts=1 + more_hosts) as nodes:
-        fleet = HostFleet(nodes, count + 1)
+        fleet = HostFleet(nodes, count + 1, slots)
         for name in ("admin", "worker"):
             copy_certificate(folder / "pki", nodes.network.host(fleet.command_host), name)
         for number in range(1, count + 1):

@@ -21,6 +21,7 @@ from paceline.k8s.diagnose.findings import (
     last_step,
     placeholder_values,
 )
+from paceline.k8s.diagnose.hosts import without_lost_hosts
 from paceline.k8s.diagnose.logs import RootFailure, first_failure, read_log
 from paceline.k8s.diagnose.pods import (
     Ended,
@@ -204,7 +205,8 @@ def _is_over(snapshot: Snapshot) -> bool:
 
 
 def diagnose(snapshot: Snapshot) -> Finding | None:
-    """None when nothing is wrong, as far as can be seen."""
+    """None when nothing is wrong, as far as can be seen. A lost host of an elastic job is nothing wrong."""
+    snapshot = without_lost_hosts(snapshot)
     signs = [with_own_pods(sign, snapshot) for sign in _signs(snapshot)]
     if not signs:
         return unknown_finding(snapshot)

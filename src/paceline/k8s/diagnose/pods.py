@@ -76,9 +76,12 @@ def pod_named(snapshot: Snapshot, name: str) -> Object:
 
 def pod_of_event(snapshot: Snapshot, event: Object) -> Object:
     """The pod that it is about: its subject, or the one whose trouble an operator copied onto the job."""
+    return pod_named(snapshot, pod_name_of(event))
+
+
+def pod_name_of(event: Object) -> str:
     copied = _COPIED.match(message_of(event))
-    name = str(subject_of(event).get("name", "")) if copied is None else copied[1]
-    return pod_named(snapshot, name)
+    return str(subject_of(event).get("name", "")) if copied is None else copied[1]
 
 
 def waiting(snapshot: Snapshot) -> Iterator[Waiting]:

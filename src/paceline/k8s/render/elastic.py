@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import replace
 
+from paceline.k8s.objects import COMMAND_RESTARTS, DRAINED
 from paceline.k8s.render.pod import (
     Object,
     job_metadata,
@@ -23,8 +24,7 @@ from paceline.k8s.render.pod import (
     volumes,
 )
 from paceline.k8s.render.trainjob import GROUP, NAMESPACED, NODE, trainer_step
-from paceline.k8s.spec.elastic import REPLACE_CODE
-from paceline.k8s.spec.job import NAMESPACE_VARIABLE, AgentsSpec, JobSpec, Target
+from paceline.k8s.spec.job import NAMESPACE_VARIABLE, AgentsSpec, JobSpec, Profile, Target
 from paceline.plan.codec import Json
 
 CREDENTIALS = "/coordinator"  # mount path of the certificates
@@ -67,10 +67,19 @@ def render_elastic_pytorchjob(intent: JobSpec) -> list[Object]:
         {
             "apiVersion": "kubeflow.org/v1",
             "kind": "PyTorchJob",
-            "metadata": job_metadata(intent),
+            "metadata": _job_metadata(intent, is_replaced=bool(limits.retries)),
             "spec": {"runPolicy": policy, "pytorchReplicaSpecs": {"Master": master, "Worker": worker}},
         }
     ]
+
+
+def _job_metadata(intent: JobSpec, *, is_replaced: bool) -> Object:
+    about = job_metadata(intent)
+    if is_replaced:
+        notes = about["annotations"]
+        assert isinstance(notes, dict), "an elastic job has an annotation"
+        about["annotations"] = {**notes, COMMAND_RESTARTS: "yes"}
+    return about
 
 
 # An Indexed Job has one template: pod 0 is the command, and the others are hosts. Each sees the certificates
@@ -93,7 +102,8 @@ def render_elastic_job(intent: JobSpec) -> list[Object]:
         "ttlSecondsAfterFinished": limits.kept_s,
         "template": _indexed_template(intent, pods),
     }
-    return [{"apiVersion": "batch/v1", "kind": "Job", "metadata": job_metadata(intent), "spec": spec}]
+    about = _job_metadata(intent, is_replaced=True)
+    return [{"apiVersion": "batch/v1", "kind": "Job", "metadata": about, "spec": spec}]
 
 
 def _indexed_template(intent: JobSpec, pods: int) -> Object:
@@ -118,8 +128,8 @@ def _failure_policy(*, is_final: bool) -> Object:
     """Evictions, lost nodes and drained agents do not count. `is_final`: other exit codes end the job."""
     disrupted: Object = {"type": "DisruptionTarget", "status": "True"}
     evicted: Object = {"action": "Ignore", "onPodConditions": [disrupted]}
-    drained: Object = {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [REPLACE_CODE]}}
-    lasting: list[Json] = [REPLACE_CODE, _KILLED, _TERMINATED]
+    drained: Object = {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [DRAINED]}}
+    lasting: list[Json] = [DRAINED, _KILLED, _TERMINATED]
     failed: Object = {"action": "FailJob", "onExitCodes": {"operator": "NotIn", "values": lasting}}
     return {"rules": [evicted, drained, *([failed] if is_final else [])]}
 
@@ -134,7 +144,7 @@ def render_elastic_trainjob(intent: JobSpec) -> list[Object]:
     train_job: Object = {
         "apiVersion": f"{GROUP}/v1alpha1",
         "kind": "TrainJob",
-        "metadata": job_metadata(intent),
+        "metadata": _job_metadata(intent, is_replaced=bool(intent.limits.retries)),
         "spec": spec,
     }
     return [_runtime(intent), train_job]
@@ -234,8 +244,9 @@ def _items(keys: Iterable[str]) -> list[Object]:
 def _template(intent: JobSpec, container: Object, items: list[Object], **mounted: Json) -> Object:
     """A pod with the certificates of its role. `mounted`: more fields of their mount."""
     mount: Object = {"name": "coordinator", "mountPath": CREDENTIALS, "readOnly": True, **mounted}
-    # Read by the group alone: a key that others could read is refused.
-    secret: Object = {"secretName": require_agents(intent).secret, "defaultMode": 0o440, "items": list(items)}
+    # Files of root: a pod of another user reads them by its group, and root needs none. Others read nothing.
+    mode = 0o440 if intent.profile is Profile.STRICT else 0o400
+    secret: Object = {"secretName": require_agents(intent).secret, "defaultMode": mode, "items": list(items)}
     container["volumeMounts"] = [*mounts(intent), mount]
     made = template(intent, container)
     return _with_spec(made, volumes=[*volumes(intent), {"name": "coordinator", "secret": secret}])

@@ -11,7 +11,7 @@ from dataclasses import replace
 from paceline.config.environment import Facts
 from paceline.config.train_config import TrainConfig
 from paceline.core.errors import ManifestError, Problem
-from paceline.k8s.objects import DNS_LABEL, read_quantity
+from paceline.k8s.objects import DNS_LABEL, DRAINED, read_quantity
 from paceline.k8s.spec.command import facts_in_pods, flags_of, plan_of, run_command, train_command
 from paceline.k8s.spec.job import (
     CONFIG,
@@ -35,7 +35,6 @@ from paceline.k8s.spec.torchrun import (
 from paceline.plan.plan import Device, Launcher
 
 DRAIN_S = 90  # of the 120 s that a pod has after SIGTERM; the rest is for what still has to be sent
-REPLACE_CODE = 75  # EX_TEMPFAIL: the pod shall be made again
 _COORDINATOR = re.compile(r"(?P<name>[^:]+)(:(?P<nodes>[1-9]))?")
 # Of torchrun, or of kinds whose operator restarts all pods.
 _NOT_ELASTIC = ("--torchrun", "--rdzv", "--elastic-nodes", "--runtime", "--spares")
@@ -147,7 +146,7 @@ def _head(options: JobOptions) -> list[Problem]:
 
 def _agent(run: str, procs: int) -> tuple[str, ...]:
     argv = ("paceline", "agent", "--run", run, "--slots", str(procs))
-    return (*argv, "--drain-timeout", str(DRAIN_S), "--exit-code", str(REPLACE_CODE))
+    return (*argv, "--drain-timeout", str(DRAIN_S), "--exit-code", str(DRAINED))
 
 
 def _command(

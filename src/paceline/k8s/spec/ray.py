@@ -37,12 +37,11 @@ from paceline.k8s.spec.readers import (
 )
 from paceline.k8s.spec.script import JobScript
 from paceline.k8s.spec.torchrun import range_problem
-from paceline.plan.catalog import server_names
+from paceline.plan.catalog import MODES, Channel, server_names
 from paceline.plan.decide import elastic_of
 from paceline.plan.plan import Device, Launcher, Placement, Plan, Transport
 
 _ALSO_FOR_RAY = ("--nodes", "--gpus-per-node", "--volume", "--create-volume")
-_OF_ONE_MACHINE = ("ddp", "fsdp")  # with --elastic
 _LEAST_MEMORY = 1 << 29  # Ray's own processes need about this much
 
 
@@ -194,7 +193,7 @@ def _check_room(plan: Plan, worker: Size, pods: int) -> list[Problem]:
     if plan.elastic is not None and plan.transport is not Transport.TCP:
         message = "workers in memory that they share cannot be in several pods"
         problems.append(Problem(message, "leave transport out", "--transport"))
-    if plan.elastic is not None and (server_names(plan) or plan.mode in _OF_ONE_MACHINE):
+    if plan.elastic is not None and (server_names(plan) or _stays_on_one_machine(plan.mode)):
         message = f"elastic runs of mode {plan.mode} stay on one machine, but pods are several"
         hint = "use --mode ssgd, localsgd, diloco, fedavg or adaptive, or --restarts 3 instead of --elastic"
         problems.append(Problem(message, hint, "--mode"))
@@ -216,3 +215,8 @@ def _check_room(plan: Plan, worker: Size, pods: int) -> list[Problem]:
             hint += ", or leave placement out"
         problems.append(Problem(message, hint))
     return problems
+
+
+def _stays_on_one_machine(mode: str) -> bool:
+    """Elastic runs of torch's own modes."""
+    return mode in MODES and MODES[mode].channel is Channel.TORCH

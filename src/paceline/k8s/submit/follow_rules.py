@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from paceline.core.errors import ExitCode
 from paceline.k8s.diagnose.findings import FailureClass, Finding
+from paceline.k8s.diagnose.hosts import find_lost_hosts, has_fewest_hosts, without_lost_hosts
 from paceline.k8s.diagnose.pods import ended, is_terminating, phase
 from paceline.k8s.diagnose.retry import Attempts, Resubmit, RetryPolicy, Stop
 from paceline.k8s.diagnose.snapshot import Object, Removal, Snapshot, uid_of
@@ -87,6 +88,8 @@ class FollowState:
     again: Resubmit | None = None  # announced, and not made yet
     before: WatchState = field(default_factory=WatchState)  # state when `again` was announced
     failed_s: float | None = None  # when the job was first seen to have failed
+    has_run: bool = False  # the fewest hosts of an elastic job have run
+    lost_hosts: frozenset[str] = frozenset()  # uids of those that were announced
 
     @classmethod
     def after(cls, attempts: Attempts) -> "FollowState":
@@ -103,12 +106,15 @@ def next_actions(
     jitter: float = 1.0,
 ) -> tuple[list[Action], FollowState]:
     actual = phase_of(job, snapshot.pods)
+    lost, past = ([], past) if actual.is_over else _announce_lost_hosts(snapshot, past)
+    snapshot = without_lost_hosts(snapshot, has_run=past.has_run)
     now = shown_phase(past.phase, actual, snapshot.pods)
     if past.again is not None and charge is not WatchOwner.OURS:
         past = replace(past, again=None, watching=past.before)  # the watcher in charge decides
     if past.again is not None and now not in (Phase.GONE, Phase.SUCCEEDED):
         return _announced(snapshot, past, past.again, now, policy)
     changed: list[Action] = [] if now is past.phase else [Announce(f"the job is {now.value}")]
+    changed += lost
     seen = replace(past, phase=now)
     if now is Phase.SUCCEEDED:
         return [*changed, End(ExitCode.OK, "the job has succeeded")], seen
@@ -139,6 +145,17 @@ def next_actions(
     if after.again is not None and not keeps_checkpoints(job):
         actions.append(Announce(NO_CHECKPOINT_VOLUME))
     return [*changed, *actions], after
+
+
+def _announce_lost_hosts(snapshot: Snapshot, past: FollowState) -> tuple[list[Action], FollowState]:
+    """Of an elastic job, each once."""
+    hosts = [host for host in find_lost_hosts(snapshot) if host.uid not in past.lost_hosts]
+    actions: list[Action] = [
+        Announce(f"host {host.name} is lost ({host.why}): the job continues") for host in hosts
+    ]
+    has_run = past.has_run or has_fewest_hosts(snapshot)
+    known = past.lost_hosts.union(host.uid for host in hosts)
+    return actions, replace(past, has_run=has_run, lost_hosts=known)
 
 
 def _announced(

@@ -12,7 +12,7 @@ from enum import StrEnum
 from paceline.k8s.diagnose.pods import conditions, is_terminating, newest_checkpoint, phase
 from paceline.k8s.diagnose.retry import Attempts, Fingerprint, RetryPolicy
 from paceline.k8s.diagnose.snapshot import Object, Snapshot
-from paceline.k8s.objects import mapping, mappings, pod_specs, read_time, write_time
+from paceline.k8s.objects import COMMAND_RESTARTS, mapping, mappings, pod_specs, read_time, write_time
 from paceline.plan.codec import Json
 
 PREFIX = "paceline.dev/"
@@ -205,7 +205,9 @@ def repairs_itself(job: Object) -> bool:
 
 
 def has_own_retries(job: Object) -> bool:
-    """True if its operator restarts it."""
+    """True if its operator restarts it, or the pod of its command."""
+    if COMMAND_RESTARTS in mapping(job, "metadata", "annotations"):
+        return True
     spec = mapping(job, "spec")
     counts = [
         spec.get("backoffLimit"),

@@ -1,12 +1,12 @@
 """Requirements of a job, read from its manifests: pods, references, versions."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from paceline.core.errors import Problem
 from paceline.k8s.diagnose.snapshot import JOB_KINDS, Object, name_of
-from paceline.k8s.objects import mapping, mappings, pod_specs
+from paceline.k8s.objects import ELASTIC_NODES, mapping, mappings, pod_specs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,24 @@ def roles(manifests: Sequence[Object]) -> list[Role]:
             read = _of_trainjob(spec, manifests)
         case _:
             read = iter(())
-    return [role for role in read if role.count > 0]
+    return [role for role in _with_fewest_hosts(job, read) if role.count > 0]
+
+
+_HOST_ROLES = ("worker", "node")  # of a PyTorchJob, of a TrainJob
+
+
+def _with_fewest_hosts(job: Object, read: Iterable[Role]) -> list[Role]:
+    """An elastic job begins when the fewest of its hosts have room; others join when they have."""
+    annotation = str(mapping(job, "metadata", "annotations").get(ELASTIC_NODES, ""))
+    least = annotation.partition(":")[0]
+    if not least.isdigit():
+        return list(read)
+    if job.get("kind") == "Job":  # hosts and the command have one role
+        return [replace(role, count=min(role.count, int(least) + 1)) for role in read]
+    return [
+        replace(role, count=min(role.count, int(least))) if role.name in _HOST_ROLES else role
+        for role in read
+    ]
 
 
 def _of_job(spec: Object) -> Iterator[Role]:
@@ -84,6 +101,12 @@ def _of_trainjob(spec: Object, manifests: Sequence[Object]) -> Iterator[Role]:
     for template in (*_runtime_pods(spec, manifests), *_patched_pods(spec)):
         inner = mapping(template, "spec")
         placed |= {name: inner[name] for name in ("nodeSelector", "tolerations") if name in inner}
+    if "resourcesPerNode" not in trainer and (own := list(_runtime_roles(spec, manifests))):
+        yield from (
+            replace(role, count=_number(trainer, "numNodes", 1)) if role.name == "node" else role
+            for role in own
+        )
+        return
     container: dict[str, object] = {"name": "node", "resources": trainer.get("resourcesPerNode", {})}
     pod: dict[str, object] = {"spec": {**placed, "containers": [container]}}
     yield Role(name="node", count=_number(trainer, "numNodes", 1), pod=pod)
@@ -98,6 +121,13 @@ def prerequisites(job: Object, manifests: Sequence[Object]) -> list[Object]:
         for manifest in manifests
         if reference and (manifest.get("kind"), name_of(manifest)) == (kind, reference.get("name"))
     ]
+
+
+def _runtime_roles(spec: Object, manifests: Sequence[Object]) -> Iterator[Role]:
+    """The jobs of the TrainJob's own runtime, as that has them."""
+    for prerequisite in prerequisites({"spec": spec}, manifests):
+        for job in mappings(prerequisite, "spec", "template", "spec", "replicatedJobs"):
+            yield _role(str(job.get("name", "")), 1, mapping(job, "template", "spec"))
 
 
 def _runtime_pods(spec: Object, manifests: Sequence[Object]) -> Iterator[Object]:

@@ -9,12 +9,14 @@ import re
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
+from typing import BinaryIO
 
 from paceline.checkpoints.catalog import (
     DAMAGED,
     facts_of,
     folder_at,
     is_complete,
+    newest_complete,
     newest_shared,
     remove_old,
 )
@@ -24,11 +26,12 @@ from paceline.core.errors import ProtocolError
 from paceline.events import segments
 from paceline.events.log import EventLog, write_header
 from paceline.launchers.agents.wire import MAX_BLOB_BYTES, Message
+from paceline.plan.catalog import server_names
 from paceline.plan.plan import EventDetail, Plan
 
 _CHECKPOINT = re.compile(r"checkpoints/at-\d{1,18}/[a-z]+-\d{1,6}\.(safetensors|json)")
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
-_LOG = re.compile(r"[a-z]+-\d{1,6}")
+_LOG = re.compile(r"[a-z]+-\d{1,6}(-[a-z])?")
 _OWN = frozenset({"plan.json", "result.json", "elastic.json"})  # that the command writes itself
 CHUNK_BYTES = MAX_BLOB_BYTES
 
@@ -117,7 +120,8 @@ class RunFolder:
 
     def newest(self) -> Path | None:
         """The newest complete checkpoint that one participant wrote for all."""
-        found = newest_shared(self._run_dir / "checkpoints", self._plan.num_workers)
+        newest = newest_complete if server_names(self._plan) else newest_shared
+        found = newest(self._run_dir / "checkpoints", self._plan.num_workers)
         return None if found is None else found.folder
 
     def close(self) -> None:
@@ -141,16 +145,21 @@ def _write_all(file: FileIO, data: bytes) -> None:
 def parts_of(path: Path, name: str) -> Iterator[tuple[Message, bytes]]:
     """A file as messages that `receive` takes, under this name."""
     with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        sent = 0
-        while True:
-            data = file.read(CHUNK_BYTES)
-            is_first = sent == 0
-            sent += len(data)
-            is_last = sent >= size or not data
-            yield {"path": name, "is_first": is_first, "is_last": is_last}, data
-            if is_last:
-                return
+        yield from parts_of_open(file, name)
+
+
+def parts_of_open(file: BinaryIO, name: str) -> Iterator[tuple[Message, bytes]]:
+    """The same of a file that is open, also when it was removed since."""
+    size = os.fstat(file.fileno()).st_size
+    sent = 0
+    while True:
+        data = file.read(CHUNK_BYTES)
+        is_first = sent == 0
+        sent += len(data)
+        is_last = sent >= size or not data
+        yield {"path": name, "is_first": is_first, "is_last": is_last}, data
+        if is_last:
+            return
 
 
 # Participants write into a scratch folder of their host as they do on one machine, so what a killed process

@@ -12,9 +12,18 @@ from pathlib import Path
 
 from paceline.core.clock import monotonic_s
 from paceline.core.errors import ExitCode, PacelineError, ProtocolError, TrainingError
-from paceline.launchers.agents.folder import RunFolder, parts_of
+from paceline.launchers.agents.folder import RunFolder
 from paceline.launchers.agents.hub import MAX_WAITING, Arrived, Gone, Hub, Received
-from paceline.launchers.agents.placement import Host, HostRoom, HostSource, Placed, choose_host
+from paceline.launchers.agents.placement import (
+    Host,
+    HostRoom,
+    HostSource,
+    Placed,
+    choose_host,
+    is_server,
+    machine_of,
+    machines_of_servers,
+)
 from paceline.launchers.agents.wire import Message
 from paceline.launchers.local import RunOutcome, Supervisor, refusal_error
 from paceline.plan.catalog import server_names
@@ -24,6 +33,7 @@ from paceline.plan.plan import Plan
 POLL_S = 0.1
 END_S = 15.0  # for the agents to send what was written last
 NO_HOST_S = 10.0  # without a host until a note about it
+APART_S = 3.0  # for which a server waits for a slot on another machine than the other server's
 _FAILED = int(ExitCode.TRAINING_FAILED)
 
 
@@ -59,6 +69,9 @@ class AgentGroup:
         self._reported_s = 0.0
         self._waiting_since_s = monotonic_s()  # without any living participant
         self._has_noted_room = False
+        self._apart_until_s: dict[str, float] = {}  # servers that wait for another machine
+        self._backup = ""  # the parameter server that follows the primary, as that reports it
+        self._is_served = bool(server_names(plan))  # its primary asks for the newest checkpoint itself
 
     def run(self, run_dir: Path, resume_from: Path | None) -> RunOutcome:
         self._run_dir = run_dir
@@ -76,6 +89,7 @@ class AgentGroup:
             else:
                 self._update_source()
                 self._place_due()
+                self._part_servers()
                 self._offer_new_slots()
                 self._check_waiting()
             self._report_progress()
@@ -105,7 +119,7 @@ class AgentGroup:
     def _arrived(self, host: str, hello: Message) -> None:
         name = str(hello["name"])
         lost = self._lost.setdefault(name, {})
-        room = HostRoom(host, int(str(hello["free"])), lost=lost)
+        room = HostRoom(host, int(str(hello["free"])), machine=name, lost=lost)
         self._hosts[host] = Host(room, name, str(hello["scratch"]), is_over=self._is_over)
         if self._is_over:  # it has ended the run, and found the offer again
             self._hub.drop(host)
@@ -157,7 +171,11 @@ class AgentGroup:
                 self._receive_file(host, key, message, blob)
             case "stored":
                 answer = self._folder.stored(message)
-                self._hub.send(key, {"op": "stored", "number": message["number"], **answer})
+                self._hub.send(key, {"op": "answer", "number": message["number"], **answer})
+            case "newest":
+                self._answer_newest(key, message)
+            case "recorded":  # the lines before it are in the event log
+                self._hub.send(key, {"op": "answer", "number": message["number"], "failure": ""})
             case "draining":
                 self._drain(host)
             case "slots" | "ready":
@@ -210,6 +228,9 @@ class AgentGroup:
                 self._ended.reports[participant] = message
             case "left":
                 supervisor.left(participant)
+            case "backup":
+                self._backup = str(message["backup"])
+                return
             case "slow":
                 supervisor.slow(str(message["worker"]), str(message["reason"]))
             case "error":
@@ -234,6 +255,8 @@ class AgentGroup:
     def _exited(self, host: Host, participant: str, code: int) -> None:
         host.room.participants.discard(participant)
         self._placed.pop(participant, None)
+        if is_server(participant):
+            self._backup = ""  # until the primary names it
         if code != 0:
             lost = self._lost[host.name]
             lost[participant] = lost.get(participant, 0) + 1
@@ -281,22 +304,44 @@ class AgentGroup:
         waiting = self._due
         self._due = []
         rooms = [host.room for host in self._hosts.values() if host.is_usable]
-        for participant in waiting:
+        for participant in sorted(waiting, key=is_server, reverse=True):  # servers choose first
             host = choose_host(participant, rooms)
-            if host is None:
+            if host is None or self._may_come_apart(participant, self._hosts[host].room, rooms):
                 self._due.append(participant)
             else:
+                self._apart_until_s.pop(participant, None)
                 self._start_on(host, participant)
         if not self._due:
             self._has_noted_room = False
+
+    def _may_come_apart(self, participant: str, room: HostRoom, rooms: Sequence[HostRoom]) -> bool:
+        """Whether a server waits a moment longer, because it would share the machine of the other one."""
+        if not is_server(participant) or machine_of(room) not in machines_of_servers(rooms):
+            return False
+        until_s = self._apart_until_s.setdefault(participant, monotonic_s() + APART_S)
+        return monotonic_s() < until_s
+
+    def _part_servers(self) -> None:
+        """Move the backup off the machine of its primary, once another one has a free slot."""
+        placed = self._placed.get(self._backup)
+        if placed is None or not placed.pid or self._due:
+            return
+        rooms = [host.room for host in self._hosts.values() if host.is_usable]
+        here = machine_of(self._hosts[placed.host].room)
+        servers = [who for room in rooms if machine_of(room) == here for who in room.participants]
+        elsewhere = choose_host(self._backup, [room for room in rooms if machine_of(room) != here])
+        if sum(map(is_server, servers)) > 1 and elsewhere is not None:
+            name = self._hosts[elsewhere].name
+            self._supervisor.evacuate(self._backup, f"it moves from the primary's host to {name}")
+            self._backup = ""
 
     def _start_on(self, host: str, participant: str) -> None:
         room = self._hosts[host].room
         room.free -= 1
         room.participants.add(participant)
-        index = None if participant.startswith("server-") else int(participant.removeprefix("worker-"))
+        index = None if is_server(participant) else int(participant.removeprefix("worker-"))
         steps = 0 if index is None else self._steps[index]
-        if not self._has_state():
+        if not self._is_served and not self._has_state():
             newest = self._folder.newest()
             if newest is not None:
                 self._send_checkpoint(host, newest)
@@ -316,14 +361,26 @@ class AgentGroup:
 
     def _send_checkpoint(self, host: str, folder: Path) -> None:
         sent = self._hosts[host].sent_checkpoints
-        if folder.name in sent:
-            return
-        sent.add(folder.name)
+        if folder.name not in sent:
+            sent.add(folder.name)
+            self._send_folder(host, folder)
+
+    def _send_folder(self, host: str, folder: Path) -> None:
         files = [path for path in folder.iterdir() if not path.name.startswith(".")]  # without drafts
         for path in sorted(files, key=lambda path: path.suffix == ".json"):  # the JSON is last
-            for message, data in parts_of(path, f"checkpoints/{folder.name}/{path.name}"):
-                self._hub.send(host, {"op": "file", **message}, data)
-                self._hub.flush(host)
+            self._hub.send_file(host, path, f"checkpoints/{folder.name}/{path.name}")
+
+    def _answer_newest(self, host: str, message: Message) -> None:
+        """A server begins as primary: its host gets the newest checkpoint, as it is in the run folder now."""
+        answer: Message = {"op": "answer", "number": message["number"], "failure": "", "folder": ""}
+        try:
+            newest = self._folder.newest()
+            if newest is not None:
+                self._send_folder(host, newest)
+                answer["folder"] = newest.name
+        except OSError as error:
+            answer["failure"] = f"the newest checkpoint cannot be read: {error.strerror or error}"
+        self._hub.send(host, answer)
 
     def _offer_new_slots(self) -> None:
         """A host that joined may take workers beyond those that the run began with, up to --max-workers."""
@@ -346,9 +403,10 @@ class AgentGroup:
         if self._living() or not self._due:
             self._waiting_since_s = now_s
         waited_s = now_s - self._waiting_since_s
-        if self._due and not self._has_noted_room and (self._living() or waited_s > NO_HOST_S):
+        without_slot = [participant for participant in self._due if participant not in self._apart_until_s]
+        if without_slot and not self._has_noted_room and (self._living() or waited_s > NO_HOST_S):
             self._has_noted_room = True
-            self._note(f"{', '.join(self._due)} wait for a free slot: {self._describe_hosts()}")
+            self._note(f"{', '.join(without_slot)} wait for a free slot: {self._describe_hosts()}")
         refusals = [host.refusal for host in self._hosts.values() if host.refusal is not None]
         if refusals and len(refusals) == len(self._hosts) and waited_s > NO_HOST_S:
             raise refusals[0]

@@ -104,6 +104,7 @@ class HostedRun:
     _scratch: Scratch = field(init=False)
     _answers: dict[int, "asyncio.Future[Message]"] = field(default_factory=dict)
     _numbers: int = 0
+    _sending_text: asyncio.Lock = field(default_factory=asyncio.Lock)
     _folder_fd: int = -1
     _is_told_draining: bool = False
     _has_ended: bool = False  # nothing is sent any more
@@ -133,7 +134,7 @@ class HostedRun:
 
     async def _serve(self, peer: Peer, ahead_ns: int) -> None:
         self._scratch = Scratch(self.folder, self.offer.run)
-        server = await asyncio.start_unix_server(self._save_for, sock=self._listen())
+        server = await asyncio.start_unix_server(self._answer_participant, sock=self._listen())
         tasks = [
             asyncio.create_task(self._follow_helper()),
             asyncio.create_task(self._follow_command(peer, ahead_ns)),
@@ -225,7 +226,7 @@ class HostedRun:
                     await self._order(order)
                 case "file":
                     self._write_file(order, blob)
-                case "stored":
+                case "answer":
                     answer = self._answers.pop(int(str(order["number"])), None)
                     if answer is not None and not answer.done():
                         answer.set_result(order)
@@ -331,10 +332,12 @@ class HostedRun:
             await asyncio.sleep(SEND_S)
 
     async def _send_text(self) -> None:
+        """One part after the other: on a slow link the rest waits on the disk, not in memory."""
         assert self._peer is not None, "lines are sent while there is a connection"
-        for message, data in self._scratch.take_text():
-            self._peer.send(message, data)
-        await self._peer.drain()
+        async with self._sending_text:  # the parts of two callers would be mixed
+            for message, data in self._scratch.take_text():
+                self._peer.send(message, data)
+                await self._peer.drain()
 
     async def _send_results(self) -> None:
         for path in self._scratch.take_results():
@@ -346,13 +349,13 @@ class HostedRun:
             self._peer.send({"ev": "file", **message}, data)
             await self._peer.drain()
 
-    async def _save_for(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A participant has written a snapshot: send it, and answer once it is in the run folder."""
+    async def _answer_participant(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """What a participant asks of the run folder, by worker/agent_disk.py."""
         try:
             async for line in reader:
                 request = json.loads(line)
                 try:
-                    answer = await self._store(request)
+                    answer = await self._ask_command(request)
                 except (OSError, PeerLostError) as error:
                     answer = {"failure": str(error), "removed": []}
                 writer.write(json.dumps(answer).encode() + b"\n")
@@ -362,31 +365,36 @@ class HostedRun:
         finally:
             writer.close()
 
-    async def _store(self, request: Message) -> Message:
+    async def _ask_command(self, request: Message) -> Message:
         assert self._peer is not None, "participants run while there is a connection"
-        participant = str(request["who"])
-        folder = self.folder / "checkpoints" / str(request["folder"])
         await self._send_text()  # first: a checkpoint must never be ahead of the log
-        for suffix in ("safetensors", "json"):
-            name = f"{participant}.{suffix}"
-            await self._send_file(folder / name, f"checkpoints/{folder.name}/{name}")
+        match request["ask"]:
+            case "store":
+                question = await self._store(request)
+            case "newest":
+                question = {"ev": "newest"}
+            case "recorded":
+                question = {"ev": "recorded"}
+            case other:
+                raise ProtocolError(f"a participant asks for {other!r}", "upgrade paceline on all hosts")
         if self._has_ended:
             raise ConnectionError("the connection to the command has ended")
         number = self._numbers
         self._numbers += 1
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._answers[number] = answer
-        at = int(folder.name.removeprefix("at-"))
-        self._peer.send(
-            {
-                "ev": "stored",
-                "number": number,
-                "at": at,
-                "who": participant,
-                "participants": request["participants"],
-            }
-        )
+        self._peer.send({**question, "number": number})
         return await answer
+
+    async def _store(self, request: Message) -> Message:
+        """A participant has written a snapshot: send it, and ask whether it is in the run folder."""
+        participant = str(request["who"])
+        folder = self.folder / "checkpoints" / str(request["folder"])
+        for suffix in ("safetensors", "json"):
+            name = f"{participant}.{suffix}"
+            await self._send_file(folder / name, f"checkpoints/{folder.name}/{name}")
+        at = int(folder.name.removeprefix("at-"))
+        return {"ev": "stored", "at": at, "who": participant, "participants": request["participants"]}
 
 
 async def _clock_difference(peer: Peer, rounds: int) -> int:

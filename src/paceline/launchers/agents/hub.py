@@ -2,8 +2,10 @@
 
 The thread authenticates connections and moves messages; the launcher, in the main thread, decides. Messages
 of one agent stay in order. The queue is bounded: an agent that sends faster than the run folder can be
-written waits. Of the connections that have not proven the secret, the oldest is ended when there are too
-many, so strangers neither take all file descriptors nor keep agents out.
+written waits. What the command sends waits in an outbox for each agent, files on the disk until it is their
+turn: a host that does not receive holds up nobody else. Of the connections that have not proven the secret,
+the oldest is ended when there are too many, so strangers neither take all file descriptors nor keep agents
+out.
 """
 
 import asyncio
@@ -14,15 +16,16 @@ import secrets
 import socket
 import ssl
 import threading
-from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import BinaryIO
 
 from paceline import __version__
 from paceline.core.clock import SystemClock, boot_id
 from paceline.core.errors import PeerLostError, PortError, ProtocolError
+from paceline.launchers.agents.folder import parts_of_open
 from paceline.launchers.agents.wire import (
     COMMAND_SILENCE_S,
     HANDSHAKE_S,
@@ -36,7 +39,6 @@ MAX_WAITING = 64  # messages that the launcher has not taken
 MAX_UNAUTHENTICATED = 64
 LISTEN_BACKLOG = 128
 BACK_OFF_S = 0.05
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,17 @@ class Gone:
 
 
 Event = Arrived | Received | Gone
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """A file whose turn to be sent comes."""
+
+    file: BinaryIO
+    name: str
+
+
+OutboxItem = tuple[Message, bytes] | OpenFile
 
 
 def own_address(coordinator: str) -> str:
@@ -99,6 +112,7 @@ class Hub:
         self.address = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
         self._events: queue.Queue[Event] = queue.Queue(MAX_WAITING)
         self._peers: dict[str, Peer] = {}  # by host
+        self._outboxes: dict[str, asyncio.Queue[OutboxItem]] = {}
         self._numbers = itertools.count()
         self._unauthenticated: dict[asyncio.Task[None], None] = {}  # oldest first
         self._is_closing = False
@@ -118,24 +132,21 @@ class Hub:
 
     def send(self, host: str, message: Message, blob: bytes = b"") -> None:
         """Queue a message to the agent of this host; dropped when its connection has ended."""
+        self._put_out(host, (message, blob))
 
+    def send_file(self, host: str, path: Path, name: str) -> None:
+        """Queue a file, which the agent stores under this name; OSError when it cannot be opened."""
+        self._put_out(host, OpenFile(path.open("rb"), name))  # now: it may be removed before its turn
+
+    def _put_out(self, host: str, item: OutboxItem) -> None:
         def pass_on() -> None:
-            peer = self._peers.get(host)
-            if peer is not None:
-                peer.send(message, blob)
+            outbox = self._outboxes.get(host)
+            if outbox is not None:
+                outbox.put_nowait(item)
+            elif isinstance(item, OpenFile):
+                item.file.close()
 
         self._loop.call_soon_threadsafe(pass_on)
-
-    def flush(self, host: str) -> None:
-        """Wait until the agent of this host accepts more; for files."""
-
-        async def drain() -> None:
-            peer = self._peers.get(host)
-            if peer is not None:
-                with suppress(ConnectionError):
-                    await peer.drain()
-
-        self._call(drain())
 
     def drop(self, host: str) -> None:
         """End the connection of this host."""
@@ -143,7 +154,7 @@ class Hub:
         def end() -> None:
             peer = self._peers.get(host)
             if peer is not None:
-                peer.close()
+                peer.abort()
 
         self._loop.call_soon_threadsafe(end)
 
@@ -156,9 +167,6 @@ class Hub:
             with suppress(queue.Empty):
                 self._events.get_nowait()
             self._thread.join(0.05)
-
-    def _call(self, coroutine: Coroutine[Any, Any, Result]) -> Result:  # Any: as awaited
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def _serve(self, listener: socket.socket, context: ssl.SSLContext) -> None:
         asyncio.set_event_loop(self._loop)
@@ -234,6 +242,8 @@ class Hub:
         self._unauthenticated.pop(task, None)
         host = f"{hello['name']}#{next(self._numbers)}"  # a host that connects again is another one
         self._peers[host] = peer
+        self._outboxes[host] = asyncio.Queue()
+        sending = self._loop.create_task(_send_all(peer, self._outboxes[host]))
         why = "the command ended"
         try:
             await self._put(Arrived(host, hello))
@@ -249,8 +259,11 @@ class Hub:
         except (ConnectionError, PeerLostError) as error:
             why = str(error)
         finally:
-            peer.close()
+            sending.cancel()
+            peer.abort()
             del self._peers[host]
+            _discard(self._outboxes.pop(host))
+            await peer.closed()
             await self._put(Gone(host, why))
 
     async def _put(self, event: Event) -> None:
@@ -277,6 +290,31 @@ class Hub:
                 return hello
         except (ConnectionError, PeerLostError, TimeoutError, ValueError, KeyError):
             return None
+
+
+async def _send_all(peer: Peer, outbox: "asyncio.Queue[OutboxItem]") -> None:
+    """One message after the other, as fast as the peer receives them."""
+    try:
+        while True:
+            item = await outbox.get()
+            if isinstance(item, tuple):
+                peer.send(*item)
+                await peer.drain()
+                continue
+            with item.file:
+                parts = parts_of_open(item.file, item.name)
+                while (part := await asyncio.to_thread(next, parts, None)) is not None:
+                    peer.send({"op": "file", **part[0]}, part[1])
+                    await peer.drain()
+    except ConnectionError:
+        pass  # its connection is followed, and reported, by `_follow`
+
+
+def _discard(outbox: "asyncio.Queue[OutboxItem]") -> None:
+    while not outbox.empty():
+        item = outbox.get_nowait()
+        if isinstance(item, OpenFile):
+            item.file.close()
 
 
 CLOCK_ROUNDS = 5

@@ -20,6 +20,7 @@ class HostRoom:
     free: int  # slots that no run uses
     participants: set[str] = field(default_factory=set)
     is_draining: bool = False
+    machine: str = ""  # that it shares with other hosts of this name; empty: with none
     lost: Mapping[str, int] = field(default_factory=dict)  # how often it lost each participant
 
 
@@ -52,13 +53,24 @@ def choose_host(participant: str, hosts: Collection[HostRoom]) -> str | None:
     open_hosts = [host for host in hosts if host.free > 0 and not host.is_draining]
     if not open_hosts:
         return None
-    return min(open_hosts, key=lambda host: _cost(participant, host)).name
+    occupied = machines_of_servers(hosts) if is_server(participant) else set()
+    return min(open_hosts, key=lambda host: _cost(participant, host, occupied)).name
 
 
-def _cost(participant: str, host: HostRoom) -> tuple[bool, int, int, str]:
-    is_server = participant.startswith("server-")
-    shares_server = is_server and any(other.startswith("server-") for other in host.participants)
-    return (shares_server, host.lost.get(participant, 0), -host.free, host.name)
+def machines_of_servers(hosts: Collection[HostRoom]) -> set[str]:
+    return {machine_of(host) for host in hosts if any(map(is_server, host.participants))}
+
+
+def machine_of(host: HostRoom) -> str:
+    return host.machine or host.name
+
+
+def is_server(participant: str) -> bool:
+    return participant.startswith("server-")
+
+
+def _cost(participant: str, host: HostRoom, occupied: Collection[str]) -> tuple[bool, int, int, str]:
+    return (machine_of(host) in occupied, host.lost.get(participant, 0), -host.free, host.name)
 
 
 class HostSource(Protocol):

@@ -19,6 +19,7 @@ from paceline.launchers.agents.placement import HostRoom, HostSource
 from paceline.launchers.local import Message
 from paceline.launchers.ray.client import START_TIMEOUT_S, ActorLost, Handle, Pending, RayClient
 from paceline.launchers.ray.host import RayHost, build_order
+from paceline.plan.catalog import server_names
 from paceline.plan.plan import Placement, Plan
 
 NODES_S = 2.0  # between two looks at the cluster's nodes
@@ -45,7 +46,9 @@ class RayHosts:
     def __init__(self, plan: Plan, ray: RayClient, order: str, note: Callable[[str], None]) -> None:
         assert plan.elastic is not None, "only elastic runs have hosts"
         self._plan = plan
-        self._max_slots = plan.elastic.max_workers
+        servers = len(server_names(plan))
+        # With servers one more: the backup can leave the node of its primary.
+        self._max_slots = plan.elastic.max_workers + servers + (servers > 0)
         self._is_spread = plan.ray is None or plan.ray.placement is not Placement.PACK
         self._ray = ray
         self._order = order

@@ -96,7 +96,7 @@ def check_nodes(plan: Plan, address: str, nodes: Sequence[Node]) -> None:
     bundles = bundles_of(plan)
     if spans_hosts(plan):  # the others start when there is room
         assert plan.elastic is not None, "only elastic runs span hosts"
-        bundles = bundles[: plan.elastic.min_workers]
+        bundles = bundles[: len(server_names(plan)) + plan.elastic.min_workers]
     placement = placement_of(plan, nodes)
     if not fits(bundles, nodes, placement):
         raise NotReadyError(
@@ -110,8 +110,8 @@ def check_nodes(plan: Plan, address: str, nodes: Sequence[Node]) -> None:
             f"the Ray at {address} has nodes on other machines, {', '.join(elsewhere[:8])},"
             f" but elastic workers of mode {plan.mode} with transport {plan.transport.value} share memory or"
             " the run folder of this one",
-            "use --mode ssgd, localsgd, diloco, fedavg or adaptive with --transport tcp; or --restarts 3"
-            " instead of --elastic: after a loss all workers resume from the newest checkpoint",
+            "use another elastic mode, with --transport tcp; or --restarts 3 instead of --elastic: after a"
+            " loss all workers resume from the newest checkpoint",
         )
 
 

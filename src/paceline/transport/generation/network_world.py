@@ -24,10 +24,11 @@ from paceline.core.clock import Clock, SystemClock
 from paceline.core.errors import ProtocolError, TrainingError
 from paceline.core.ids import Rank
 from paceline.transport.arena import is_non_finite
-from paceline.transport.generation.listener import Member, MeshListener
+from paceline.transport.generation.listener import MeshListener
 from paceline.transport.generation.mesh import Kind, Mesh, Message, expect_bytes
 from paceline.transport.generation.network_ranks import NetworkRanks
 from paceline.transport.generation.ports import BoardRow
+from paceline.transport.handshake import Member
 from paceline.transport.ports import Traffic
 from paceline.transport.shm_collective import PieceMean, mean_in_place, piece_of, pieces
 from paceline.transport.tcp_wire import bytes_of

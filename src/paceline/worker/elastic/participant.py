@@ -207,7 +207,7 @@ def open_membership(
         worker=name,
         note=control.note,
         address=address_of(listener),
-        facts={"host": context.node, **facts_of(listener)},
+        facts={"host": context.node, **facts_of("" if listener is None else listener.certificate)},
         is_alone=control.is_without_coordinator,
     )
     return membership, enter_world(context, listener, membership)

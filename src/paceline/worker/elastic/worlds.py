@@ -11,10 +11,11 @@ from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.core.clock import ActiveTimeout, SystemClock
 from paceline.core.errors import PeerLostError, SilenceError
 from paceline.plan.plan import Transport
-from paceline.transport.generation.listener import Member, MeshListener, MeshTls
+from paceline.transport.generation.listener import MeshListener
 from paceline.transport.generation.memory_world import enter_memory_world
 from paceline.transport.generation.network_world import NetworkGeneration, enter_network_world
 from paceline.transport.generation.ports import EnterWorld, TrainingWorld
+from paceline.transport.handshake import Dialer, Member, PeerTls
 from paceline.transport.tcp_store import LOOPBACK
 from paceline.worker.context import WorkerContext
 from paceline.worker.elastic.membership import Membership
@@ -29,21 +30,37 @@ def open_listener(context: WorkerContext, name: str) -> MeshListener | None:
     if context.plan.transport is not Transport.TCP:
         return None
     assert context.coordinator is not None, "an elastic run has a coordinator"
-    tls = None
-    if context.host not in LOOPBACK:
-        from paceline.worker.tls import client_tls_context, server_tls_context  # slow to import
+    run = context.coordinator.run
+    return MeshListener(context.host, run=run, name=name, token=context.token, tls=peer_tls(context))
 
-        server, certificate = server_tls_context(context.host)
-        tls = MeshTls(server, certificate, client_tls_context)
-    return MeshListener(context.host, run=context.coordinator.run, name=name, token=context.token, tls=tls)
+
+def peer_tls(context: WorkerContext) -> PeerTls | None:
+    """A certificate of this participant's own, and the trust in others'; None: all is on loopback."""
+    if context.host in LOOPBACK:
+        return None
+    from paceline.worker.tls import client_tls_context, server_tls_context  # slow to import
+
+    server, certificate = server_tls_context(context.host)
+    return PeerTls(server, certificate, client_tls_context)
+
+
+def open_dialer(context: WorkerContext) -> Dialer:
+    """By which a participant connects to parameter servers."""
+    assert context.coordinator is not None, "an elastic run has a coordinator"
+    trusting = None
+    if context.host not in LOOPBACK:
+        from paceline.worker.tls import client_tls_context  # slow to import
+
+        trusting = client_tls_context
+    return Dialer(run=context.coordinator.run, token=context.token, trusting=trusting)
 
 
 def address_of(listener: MeshListener | None) -> str:
     return "" if listener is None else f"{listener.host}:{listener.port}"
 
 
-def facts_of(listener: MeshListener | None) -> dict[str, str]:
-    return {CERTIFICATE: listener.certificate} if listener is not None and listener.certificate else {}
+def facts_of(certificate: str) -> dict[str, str]:
+    return {CERTIFICATE: certificate} if certificate else {}
 
 
 def enter_world(context: WorkerContext, listener: MeshListener | None, membership: Membership) -> EnterWorld:
@@ -87,7 +104,7 @@ class NetworkEntry:
                 living = {worker.worker: worker for worker in self._membership.workers(READ_TIMEOUT_S)}
                 missing = [name for name in names if name not in living or not living[name].address]
                 if not missing:
-                    return [_member(name, living[name]) for name in names]
+                    return [member_of(living[name]) for name in names]
                 why = f"the coordinator has no address of {', '.join(missing)}"
             except (RefusedError, UnreachableError, TimeoutError) as error:
                 why = f"the coordinator did not answer: {error}"
@@ -99,6 +116,7 @@ class NetworkEntry:
         )
 
 
-def _member(name: str, worker: pb.Worker) -> Member:
+def member_of(worker: pb.Worker) -> Member:
+    """A participant with the address and the certificate that it has published."""
     host, _, port = worker.address.rpartition(":")
-    return Member(name, worker.incarnation, host, int(port), worker.facts.get(CERTIFICATE, ""))
+    return Member(worker.worker, worker.incarnation, host, int(port), worker.facts.get(CERTIFICATE, ""))

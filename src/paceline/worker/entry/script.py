@@ -28,8 +28,9 @@ from paceline.worker.participant import ParticipantBody
 from paceline.worker.reporting import TERMINATING_ERRORS, Report
 from paceline.worker.script.facts import ScriptFacts, ScriptFile, file_of
 from paceline.worker.script.hosts import ElasticHost, ParticipantHost, ProbeHost, ServerHost
+from paceline.worker.script.port import ScriptDoneError, ScriptHost
 from paceline.worker.script.run import enter
-from paceline.worker.script.session import ScriptDoneError, ScriptHost, ScriptSession
+from paceline.worker.script.session import ScriptSession
 from paceline.worker.script.trial import TrialHost
 from paceline.worker.self_monitor import with_self_monitor
 from paceline.worker.wiring import set_up_torch
@@ -100,19 +101,26 @@ def run_file(file: ScriptFile, host: ScriptHost) -> ScriptSession:
     torch.manual_seed(host.seed)
     enter(session)
     try:
-        runpy.run_path(file.path, run_name="__main__")
+        _run_as_main(file)
+        session.close(None)
     except ScriptDoneError:
         return session
     except BaseException as error:
-        if not (isinstance(error, SystemExit) and error.code in (None, 0)):  # sys.exit(main())
-            session.close(error)
-            if isinstance(error, ScriptError):
-                raise _located(error) from error
-            raise
+        session.close(error)
+        if isinstance(error, ScriptError):
+            raise _located(error) from error
+        raise
     finally:
         enter(None)
-    session.close(None)
     return session
+
+
+def _run_as_main(file: ScriptFile) -> None:
+    try:
+        runpy.run_path(file.path, run_name="__main__")
+    except SystemExit as error:
+        if error.code not in (None, 0):  # else it is  sys.exit(main())
+            raise
 
 
 def _located(error: ScriptError) -> ScriptError:
@@ -173,8 +181,7 @@ def probe_in_process(order: Answer) -> Answer:
             "options": options,
             "batch_sizes": sizes,
             "steps": host.facts.total_steps(host.num_workers),
-            "changes_gradients": host.changes_gradients,
-            "sets_rates": host.sets_rates,
+            **host.habits,
             "trials": _trials_of(host) if isinstance(host, TrialHost) else None,
         }
     except PacelineError as error:

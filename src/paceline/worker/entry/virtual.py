@@ -20,7 +20,7 @@ from paceline.events.log import Log, MemoryLog
 from paceline.events.read import History
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
-from paceline.strategies.port import Links, Strategy
+from paceline.strategies.port import Strategy
 from paceline.transport.ports import Collective, ParameterStore
 from paceline.transport.virtual_time import Turns
 from paceline.worker.checkpointing import NoSaver
@@ -29,10 +29,12 @@ from paceline.worker.gradient import GradientSource, Source
 from paceline.worker.loop import Control, LoopResult, Saver, Worker
 from paceline.worker.replica import Replica
 from paceline.worker.reporting import Report
+from paceline.worker.script.in_turn import StrategyFactory
 from paceline.worker.server.core import ParameterServer
 from paceline.worker.wiring import (
     WorkerProcess,
     assemble_worker,
+    build_strategy,
     build_task,
     channel_of,
     evaluate_between_updates,
@@ -45,7 +47,6 @@ from paceline.worker.wiring import (
 
 Wrap = Callable[[Rank, ParameterStore], ParameterStore]
 WrapCollective = Callable[[Rank, Collective], Collective]
-StrategyFactory = Callable[[Plan, Links], Strategy]
 AfterStep = Callable[[Rank, int, Replica], None]
 
 
@@ -211,7 +212,7 @@ class VirtualCluster:
             wrap_collective=self._incidents.wrap_collective,
             wrap_store=self._incidents.wrap_store,
         )
-        strategy: Strategy = self._kind(self._plan, links)
+        strategy = build_strategy(self._plan, self._task, links, self._kind)
         log = self._worker_log(rank)
         self._run.strategies[rank] = strategy
         channel = channel_of(self._plan.mode)
@@ -230,7 +231,12 @@ class VirtualCluster:
         )
         saver = self._new_saver(rank, replica, strategy, log)
         return assemble_worker(
-            process, replica=replica, strategy=strategy, saver=saver, evaluator=self._evaluators[rank]
+            process,
+            replica=replica,
+            strategy=strategy,
+            saver=saver,
+            evaluator=self._evaluators[rank],
+            collective=links.collective,
         )
 
     def _report(self, report: Report) -> None:

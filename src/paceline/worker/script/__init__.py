@@ -5,7 +5,8 @@
     next batch     the loop goes to its next Computation: a share of samples, and parameters for it
     optimizer.step the gradient is collected, the loop goes to its StepEnd: exchange, update, record
 
-`ScriptSession` (session.py) is this state machine. What differs between a script that Python started, one
-worker of a run and a virtual worker is in its `ScriptHost` (hosts.py). `paceline run` first starts the script
-in a process that makes one step alone, and builds the plan from what it prepared (facts.py).
+`ScriptSteps` (steps.py) is this state machine, and `ScriptSession` (session.py) all that a script calls. What
+differs between a script that Python started, one worker of a run and a virtual worker is in its `ScriptHost`
+(port.py, hosts.py). `paceline run` first starts the script in a process that makes one step alone, and builds
+the plan from what it prepared (facts.py).
 """

@@ -5,13 +5,13 @@ A share of work is a range of positions (sync/samples.py), and a position is one
 position: augmentation is the same with any number of workers and of loader processes.
 """
 
-import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
 from torch.utils.data import (
+    BatchSampler,
     DataLoader,
     DistributedSampler,
     IterableDataset,
@@ -21,7 +21,7 @@ from torch.utils.data import (
     default_collate,
 )
 
-from paceline.core.errors import script_error
+from paceline.core.errors import PacelineError, script_error
 from paceline.plan.plan import Plan
 from paceline.sync.assignment import WorkUnit
 from paceline.sync.rng import draw_u64
@@ -29,9 +29,10 @@ from paceline.sync.samples import Indices, SampleStream
 from paceline.tasks.port import Batch, Samples
 from paceline.tasks.tensor_samples import TensorSamples
 from paceline.tasks.torch_adapters import DatasetSamples
-from paceline.worker.batches import Feed, seed_generators
+from paceline.worker.batches import Feed, seed_generators, undisturbed_generators
 from paceline.worker.gradient import Times
 from paceline.worker.replica import Replica
+from paceline.worker.script.stream import ENDLESS, StreamSamples, check_stream
 
 if TYPE_CHECKING:
     from paceline.worker.script.session import ScriptSession
@@ -65,7 +66,8 @@ class EpochOrder(SampleStream):
     def _order(self, epoch: int) -> Indices:
         if self._sampler is None:
             return self._every.take(epoch * self._epoch_length, self._epoch_length)[: self._used]
-        with _Seeded(draw_u64(self._sampler_seed, epoch, _SAMPLE)):
+        with undisturbed_generators():
+            seed_generators(draw_u64(self._sampler_seed, epoch, _SAMPLE))
             if hasattr(self._sampler, "set_epoch"):
                 self._sampler.set_epoch(epoch)
             drawn = list(self._sampler)
@@ -124,7 +126,9 @@ class NoSamples:
 
 def samples_of_loader(loader: "DataLoader[Any]", used: int, seed: int) -> Samples:  # Any: batches
     """The samples by position; `used` of them make an epoch."""
-    sampler = loader.sampler
+    if is_stream(loader):
+        return StreamSamples(loader, seed)
+    sampler = _sampler_of(loader)
     own: Iterable[int] | None = None
     is_shuffled = isinstance(sampler, RandomSampler) or getattr(sampler, "shuffle", False) is True
     if not isinstance(sampler, RandomSampler | SequentialSampler | DistributedSampler):
@@ -137,63 +141,110 @@ def samples_of_loader(loader: "DataLoader[Any]", used: int, seed: int) -> Sample
     return PositionSamples(loader, order, seed)
 
 
+class _Flat:
+    """The samples of a batch sampler of the user's, whose batches are all equal."""
+
+    def __init__(self, batches: Iterable[list[int]], batch_size: int, num_samples: int) -> None:
+        self._batches = batches
+        self._batch_size = batch_size
+        self._num_samples = num_samples
+
+    def __len__(self) -> int:
+        return self._num_samples
+
+    def set_epoch(self, epoch: int) -> None:
+        if hasattr(self._batches, "set_epoch"):
+            self._batches.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[int]:
+        drawn = 0
+        for batch in self._batches:
+            if drawn % self._batch_size or len(batch) > self._batch_size:
+                raise refuse_batch_sampler(self._batches, len(batch), self._batch_size)
+            drawn += len(batch)
+            yield from batch
+        if drawn != self._num_samples:
+            raise refuse_batch_sampler(self._batches, drawn, self._num_samples)
+
+
+def refuse_batch_sampler(batches: object, found: int, expected: int) -> PacelineError:
+    return script_error(
+        "E131",
+        f"{type(batches).__name__} makes batches, or epochs, of different sizes: {found} samples after "
+        f"{expected}",
+        "let all batches but the last, and all epochs, have the same number of samples",
+    )
+
+
+def _sampler_of(loader: "DataLoader[Any]") -> Any:  # Any: batches; a sampler of indices
+    """What decides the order of the samples: the sampler, or the batches of a batch sampler."""
+    batches = loader.batch_sampler
+    if loader.batch_size is not None or batches is None:
+        return loader.sampler
+    if type(batches) is BatchSampler:
+        return batches.sampler
+    with undisturbed_generators():
+        sizes = [len(batch) for batch in batches]
+    return _Flat(batches, sizes[0] if sizes else 1, sum(sizes))
+
+
+def batch_size_of(loader: "DataLoader[Any]") -> int:  # Any: batches
+    batches = loader.batch_sampler
+    if loader.batch_size is not None:
+        return int(loader.batch_size)
+    if type(batches) is BatchSampler:
+        return int(batches.batch_size)
+    with undisturbed_generators():
+        return len(next(iter(batches or [[0]])))
+
+
 def num_samples_of(loader: "DataLoader[Any]") -> int:  # Any: batches
     """Samples that an epoch of the unchanged loader draws."""
-    sampler = loader.sampler
+    sampler = _sampler_of(loader)
     if isinstance(sampler, DistributedSampler):
         return len(loader.dataset)  # type: ignore[arg-type]  # map-style, as `check_loader` requires
-    return len(sampler)  # type: ignore[arg-type]  # the loader itself needs the length
+    return len(sampler)
 
 
 def used_samples(loader: "DataLoader[Any]") -> int:  # Any: batches
     """Samples of an epoch, without those that drop_last leaves out."""
+    if is_stream(loader):
+        return ENDLESS
     samples = num_samples_of(loader)
-    return samples - samples % int(loader.batch_size or 1) if loader.drop_last else samples
+    drops_last = loader.drop_last or getattr(loader.batch_sampler, "drop_last", False) is True
+    return samples - samples % batch_size_of(loader) if drops_last else samples
+
+
+def is_stream(loader: "DataLoader[Any]") -> bool:  # Any: batches
+    """Whether the samples can only be read one after another."""
+    return isinstance(loader.dataset, IterableDataset) or not hasattr(loader.dataset, "__getitem__")
 
 
 def check_loader(loader: "DataLoader[Any]") -> None:  # Any: batches
     """Refuse a loader whose samples cannot be assigned to workers."""
     name = type(loader).__name__
-    if isinstance(loader.dataset, IterableDataset) or not hasattr(loader.dataset, "__getitem__"):
-        raise script_error(
-            "E125",
-            f"{type(loader.dataset).__name__} can only be read from its beginning",
-            "use a map-style dataset, which has __getitem__ and __len__",
-        )
     if type(loader).__iter__ is not DataLoader.__iter__:
         raise script_error(
             "E131",
             f"{name}(DataLoader) makes its batches itself",
             "give run.prepare a plain DataLoader of the same dataset",
         )
-    if loader.batch_size is None:
+    if is_stream(loader):
+        check_stream(loader)
+        return
+    if loader.batch_sampler is None:
         raise script_error(
             "E131",
-            "the DataLoader has a batch_sampler, or makes no batches",
-            "give it a batch_size, and a sampler if the order matters",
+            "the DataLoader makes no batches (batch_size=None)",
+            "give it a batch_size, or a batch_sampler",
         )
-    if isinstance(loader.sampler, RandomSampler) and loader.sampler.replacement:
+    sampler = _sampler_of(loader)
+    if isinstance(sampler, RandomSampler) and sampler.replacement:
         raise script_error(
             "E131",
             "the RandomSampler draws with replacement, so an epoch has no fixed samples",
             "leave replacement out, or write a Sampler that yields the indices of an epoch",
         )
-
-
-class _Seeded:
-    """Random generators with this seed, and as they were before afterwards."""
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-
-    def __enter__(self) -> None:
-        self._before = torch.default_generator.get_state(), random.getstate(), np.random.get_state()
-        seed_generators(self._seed)
-
-    def __exit__(self, *_: object) -> None:
-        torch.default_generator.set_state(self._before[0])
-        random.setstate(self._before[1])
-        np.random.set_state(self._before[2])
 
 
 class ScriptSource:
@@ -209,6 +260,9 @@ class ScriptSource:
 
     def batches(self, share: WorkUnit) -> Iterator[Batch]:
         """The micro-batches of a share, in order."""
+        if isinstance(self._samples, StreamSamples):
+            yield from self._samples.batches(self._plan, share)
+            return
         for batch, _ in self._feed.batches(share):
             yield batch
 
@@ -254,7 +308,7 @@ class PreparedLoader:
         if not session.begin():
             return
         epoch = session.epoch
-        while session.is_stepping or session.begin():
+        while session.is_stepping or (not session.is_known_to_end(epoch) and session.begin()):
             if session.epoch_of(session.present_share) > epoch:
                 return  # the step that was begun is the first of the next epoch
             yield session.take_batch()

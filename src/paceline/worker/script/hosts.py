@@ -17,24 +17,26 @@ from paceline.events.log import EventLog
 from paceline.plan.catalog import SCRIPT_TASK, server_names
 from paceline.plan.plan import Option, Plan
 from paceline.plan.resolve import resolve
-from paceline.strategies.port import Links, Strategy
+from paceline.strategies.port import Links
 from paceline.tasks.script import ScriptParts, provide
 from paceline.worker.checkpointing import NoSaver
 from paceline.worker.context import WorkerContext
 from paceline.worker.gradient import Source
-from paceline.worker.loop import StepEnd, Steps
+from paceline.worker.loop import StepEnd, Steps, Worker
 from paceline.worker.participant import build_fixed_worker, serve, work_steps
 from paceline.worker.replica import Replica
 from paceline.worker.reporting import Report
 from paceline.worker.script.data import ScriptSource
 from paceline.worker.script.facts import ScriptFacts, ScriptFile
-from paceline.worker.script.session import OpenLoop, ScriptDoneError, ScriptSession
+from paceline.worker.script.in_turn import InTurn
+from paceline.worker.script.port import OpenLoop, ScriptDoneError
+from paceline.worker.script.session import ScriptSession
 from paceline.worker.wiring import (
     WorkerProcess,
     assemble_worker,
+    build_strategy,
     build_task,
     device_of,
-    strategy_class,
 )
 
 if TYPE_CHECKING:
@@ -57,6 +59,16 @@ def config_with_facts(
         batch_size=sizes,
         grad_accumulation=facts.accumulate if facts.num_samples else None,
     )
+
+
+def open_loop_of(plan: Plan, worker: Worker, steps: Steps[object]) -> OpenLoop:
+    """The loop of a worker of a run that keeps its workers."""
+    source = worker.source
+    assert isinstance(source, ScriptSource), "the task is a script"
+    in_turn = worker.strategy if isinstance(worker.strategy, InTurn) else None
+    if in_turn is not None:
+        in_turn.wants_stop = worker.control.wants_stop
+    return OpenLoop(plan, steps, source, worker.clock, worker.collective, in_turn)
 
 
 class _AloneControl:
@@ -97,7 +109,7 @@ class AloneHost:
         replica = Replica(plan, task, device, clock)
         replica.prepare_optimizer()
         links = Links(rank=Rank(0), world_size=1, clock=clock)
-        strategy: Strategy = strategy_class(plan.mode)(plan, links)
+        strategy = build_strategy(plan, task, links)
         strategy.prepare(replica, StepClock(0))
         source = ScriptSource(plan, task.samples(), device)
         process = WorkerProcess(
@@ -109,7 +121,7 @@ class AloneHost:
             control=self._control,
         )
         worker = assemble_worker(process, replica=replica, strategy=strategy, saver=NoSaver())
-        return OpenLoop(plan, worker.steps(StepClock(0)), source, clock)
+        return open_loop_of(plan, worker, worker.steps(StepClock(0)))
 
     def _resolve(self, facts: ScriptFacts) -> Plan:
         config = TrainConfig(mode="single", seed=self.seed, checkpoint_every=0, events="off")
@@ -132,9 +144,8 @@ class ProbeHost(AloneHost):
         super().__init__(file, seed)
         self.rank = SERVER  # of several processes that run the script, it is not the main one
         self.facts: ScriptFacts | None = None
-        self.changes_gradients = False
+        self.habits: dict[str, bool] = {}
         self.session: ScriptSession | None = None
-        self.sets_rates = False
         self.num_workers = num_workers
 
     def open_loop(self, parts: ScriptParts, facts: ScriptFacts) -> OpenLoop:
@@ -156,8 +167,7 @@ class ProbeHost(AloneHost):
         yield event
         assert self.session is not None, "the session has this host"
         self.facts = self.session.facts_so_far()
-        self.changes_gradients = self.session.changes_gradients
-        self.sets_rates = self.session.sets_rates
+        self.habits = self.session.habits
         raise ScriptDoneError
 
 
@@ -192,10 +202,7 @@ class ParticipantHost:
         context = self._context
         rank = Rank(self._rank)
         built = build_fixed_worker(rank, context, self._report)
-        source = built.worker.source
-        assert isinstance(source, ScriptSource), "the task is a script"
-        steps = work_steps(built, rank, context, self._report)
-        return OpenLoop(context.plan, steps, source, built.worker.clock)
+        return open_loop_of(context.plan, built.worker, work_steps(built, rank, context, self._report))
 
     def run_dir(self) -> Path:
         return self._context.run_dir

@@ -15,7 +15,7 @@ starts the same file four times. See docs/guides/your-own-script.md.
 import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,6 +26,7 @@ from paceline.core import environ
 from paceline.core.errors import script_error
 from paceline.worker.script.facts import ScriptFile
 from paceline.worker.script.hosts import AloneHost
+from paceline.worker.script.kept import Kept
 from paceline.worker.script.session import ScriptSession
 
 
@@ -35,21 +36,34 @@ class Run:
     def __init__(self, session: ScriptSession) -> None:
         self._session = session
 
-    def prepare(self, *objects: Any, accumulate: int = 1, batch: str = "global") -> Any:  # Any: as given
+    def prepare(
+        self,
+        *objects: Any,  # Any: as given
+        accumulate: int = 1,
+        batch: str = "global",
+        after_update: Callable[[], object] | None = None,
+    ) -> Any:  # Any: as given
         """Hand the objects of the training over to the run.
 
         Arguments:
 
-        - `objects`: modules, one optimizer, its scheduler, and the DataLoader of the training data.
+        - `objects`: modules, optimizers, their schedulers, a GradScaler, and the DataLoader of the
+          training data.
+          Optimizers in a list step together; others step in turn, as those of a GAN.
         - `accumulate`: batches whose gradients are added for one `optimizer.step()`.
         - `batch`: whose batch the loader's `batch_size` is: that of the whole run ("global"), which its
           workers share, or that of each worker ("per-worker").
+        - `after_update`: called after each update of the model, wherever it is made: in every worker, or
+          in the
+          server. It may change parameters, and objects given to `keep`.
 
         Returns the same objects in the same order, and the loader of this worker instead of the loader.
 
         Raises ConfigError for what cannot compute what the unchanged script computes.
         """
-        prepared = self._session.prepare(objects, accumulate=accumulate, batch=batch)
+        prepared = self._session.prepare(
+            objects, accumulate=accumulate, batch=batch, after_update=after_update
+        )
         return prepared[0] if len(prepared) == 1 else prepared
 
     def epochs(self, count: int) -> Iterator[int]:
@@ -85,6 +99,55 @@ class Run:
     def clip_grad_value_(self, parameters: Iterable[nn.Parameter] | nn.Parameter, clip_value: float) -> None:
         """Clip every entry of the gradient on which the workers agree, within `optimizer.step()`."""
         self._session.clip(parameters, clip_value, by_norm=False)
+
+    def skip(self) -> None:
+        """Let the present batch count as a gradient of zero, instead of `backward` and `optimizer.step()`.
+
+        Momentum and weight decay still act. With `accumulate`, the last batch of a step ends the step.
+        """
+        self._session.skip()
+
+    @property
+    def state(self) -> dict[str, Any]:  # Any: tensors and plain values
+        """Values that are saved with the model, and are here again in a resumed run."""
+        return self._session.kept.values
+
+    def keep(self, name: str, kept: Kept) -> Kept:
+        """Save this object with the model, and restore it in a resumed run and in a replaced worker.
+
+        It has `state_dict` and `load_state_dict` of tensors and plain values. Returns the object.
+        """
+        self._session.keep(name, kept)
+        return kept
+
+    def on_commit(self, fn: Callable[[int], object]) -> None:
+        """Call `fn` after each step that no loss of a worker can undo, with the number of steps of the run.
+
+        In elastic runs every worker calls it, also one that had no share of the step; in modes that average
+        every few steps, once for each averaging.
+        """
+        self._session.commit_calls.append(fn)
+
+    def mean(self, value: Any) -> Any:  # Any: a number, a tensor, or a dict of these
+        """The mean of `value` over all workers, the same in each. All workers must call it."""
+        return self._session.meeting_for("run.mean").mean(value)
+
+    def gather(self, tensor: Tensor) -> Tensor:
+        """The tensors of all workers, one after another along the first dimension, without padding."""
+        return self._session.meeting_for("run.gather").gather(tensor)
+
+    def split(self, loader: Iterable[Any]) -> Iterator[Any]:  # Any: batches
+        """This worker's part of the batches of a loader that was not prepared."""
+        return self._session.meeting_for("run.split").split(loader)
+
+    def evaluate(self, fn: Callable[[Any], Any], loader: Iterable[Any]) -> Any:  # Any: a batch; numbers
+        """The mean of `fn(batch)`, a number or a dict of numbers, over the samples of a loader.
+
+        The prepared modules are in evaluation mode, and no gradients are recorded. The workers share the
+        batches
+        where all of them make the same steps; elsewhere (elastic runs, servers) each evaluates all batches.
+        """
+        return self._session.evaluate(fn, loader)
 
     def log(self, **numbers: float) -> None:
         """Record numbers of this step under their names, like `paceline.metric`."""

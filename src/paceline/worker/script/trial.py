@@ -31,7 +31,7 @@ from paceline.worker.replica import Replica
 from paceline.worker.script.data import ScriptSource
 from paceline.worker.script.facts import ScriptFacts
 from paceline.worker.script.hosts import AloneHost, ProbeHost
-from paceline.worker.script.session import OpenLoop, ScriptDoneError
+from paceline.worker.script.port import OpenLoop, ScriptDoneError
 
 TOLERANCE = 1e-4  # of float32 sums in another order, relative to the loss
 
@@ -105,7 +105,8 @@ class TrialHost(ProbeHost):
         again = yield from self._tried(first, first.begun.share, saved)
         self.repeated = _repeated(once, again)
         assert self.session is not None, "the session has this host"
-        if self.session.facts_so_far().num_samples:
+        facts = self.session.facts_so_far()
+        if facts.num_samples and not facts.has_stream:
             with _frozen(module):
                 self.halved = yield from self._halves(first, saved)
 

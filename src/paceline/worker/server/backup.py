@@ -17,7 +17,8 @@ from paceline.core.errors import PeerLostError, ProtocolError
 from paceline.core.ids import Rank
 from paceline.transport import elastic_wire as wire
 from paceline.transport import tcp_wire
-from paceline.transport.elastic_wire import CONNECT_TIMEOUT_S, SIDE, Frame, MessageKind, Primary
+from paceline.transport.elastic_wire import Frame, MessageKind
+from paceline.transport.handshake import Dialer, Member
 from paceline.worker.server.membership import ServerDirectory, primary_of
 from paceline.worker.server.replication import Row, StateMachine
 from paceline.worker.server.state_machine import Order, OrderKind
@@ -34,32 +35,40 @@ class BackupEnd(Enum):
 
 
 class BackupServer:
-    def __init__(self, *, name: str, server: StateMachine, membership: ServerDirectory, token: bytes) -> None:
+    def __init__(
+        self, *, name: str, server: StateMachine, membership: ServerDirectory, dialer: Dialer
+    ) -> None:
         self._name = name
         self._server = server
         self._membership = membership
-        self._token = token
+        self._dialer = dialer
         self._gradient = torch.empty(server.numel, dtype=server.dtype)
         self.orders = 0  # that our state holds
+        self.newest_ns = 0  # the time of the newest
         self._kept: deque[tuple[int, Sequence[Row]]] = deque()
 
     def rows(self) -> list[Row]:
         """Rows of orders that the primary may not have recorded."""
         return [row for _, rows in self._kept for row in rows]
 
-    def follow(self, primary: Primary) -> BackupEnd:
+    def follow(self, primary: Member) -> BackupEnd:
         """Follow the primary until it is done, is lost, or is no longer primary."""
+
+        def dial_no_longer() -> None:
+            if not self._is_primary(primary):
+                self._dialer.wake()
+
         try:
+            self._membership.when_changed(dial_no_longer)
             connection = wire.connect(
-                primary.host, primary.port, token=self._token, side=SIDE, timeout_s=CONNECT_TIMEOUT_S
+                self._dialer, self._name, self._membership.number, primary, self._is_primary
             )
         except (OSError, PeerLostError):
             return BackupEnd.NEVER_BEGUN
-        connection.settimeout(None)
 
         def leave_the_former() -> None:
-            if primary_of(self._membership.view) != primary:
-                wire.shut(connection)
+            if not self._is_primary(primary):
+                tcp_wire.shut(connection)
 
         with connection:
             self._membership.when_changed(leave_the_former)
@@ -71,10 +80,12 @@ class BackupServer:
             finally:
                 self._membership.when_changed(lambda: None)
 
+    def _is_primary(self, server: Member) -> bool:
+        return primary_of(self._membership.view) == server
+
     def _take_state(self, connection: socket.socket) -> bool:
         try:
-            asking = Frame(MessageKind.FOLLOW, incarnation=self._membership.number)
-            wire.send(connection, asking, memoryview(self._name.encode()))
+            wire.send(connection, Frame(MessageKind.FOLLOW, incarnation=self._membership.number))
             frame = wire.receive(connection)
             if frame.kind is not MessageKind.STATE:
                 raise ProtocolError(f"a primary sent {frame.kind.name}", "see its log")
@@ -83,6 +94,7 @@ class BackupServer:
             return False
         self._server.take_whole(from_bytes(bytes(state)))
         self.orders = frame.number
+        self.newest_ns = frame.time
         return True
 
     def _take_orders(self, connection: socket.socket) -> BackupEnd:
@@ -113,6 +125,7 @@ class BackupServer:
             gradient = self._gradient
         # Received, so it counts from here on: it is carried out before anything else.
         self.orders = frame.number
+        self.newest_ns = frame.time
         try:
             wire.send(connection, Frame(MessageKind.HAVE, number=self.orders))
         finally:

@@ -7,7 +7,7 @@ and a new one starts.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -17,8 +17,9 @@ from paceline.coordinator.client.aio import Client, RefusedError, UnreachableErr
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.core.clock import ActiveTimeout, monotonic_s
 from paceline.core.errors import PeerLostError, TrainingError
-from paceline.transport.elastic_wire import Primary
+from paceline.transport.handshake import Member
 from paceline.worker.elastic.membership import ENDED, Connect, Membership, Note
+from paceline.worker.elastic.worlds import member_of
 
 SHARD = 0  # the coordinator places servers by shard; a run has one, which holds all parameters
 FINISHED = "all work is done"  # why a server leaves at the end
@@ -97,6 +98,7 @@ class ServerMembership(Membership):
         note: Note,
         role: str = "worker",
         address: str = "",
+        facts: Mapping[str, str] | None = None,
         is_alone: Callable[[], bool] = lambda: False,
     ) -> None:
         self._view = CoordinatorView()
@@ -104,7 +106,14 @@ class ServerMembership(Membership):
         self._is_fenced = False
         self._on_change: Callable[[], None] = lambda: None
         super().__init__(
-            connect, run=run, worker=worker, note=note, role=role, address=address, is_alone=is_alone
+            connect,
+            run=run,
+            worker=worker,
+            note=note,
+            role=role,
+            address=address,
+            facts=facts,
+            is_alone=is_alone,
         )
 
     # Called by other threads.
@@ -242,8 +251,8 @@ class PrimaryRoute:
         self._membership = membership
         self._timeout_s = timeout_s
 
-    def primary(self) -> Primary | None:
-        def find(view: CoordinatorView) -> tuple[Primary | None] | None:
+    def primary(self) -> Member | None:
+        def find(view: CoordinatorView) -> tuple[Member | None] | None:
             primary = primary_of(view)
             return (primary,) if primary is not None or view.is_done else None
 
@@ -258,13 +267,12 @@ class PrimaryRoute:
     def on_primary_changed(self, call: Callable[[], None]) -> None:
         self._membership.when_changed(call)
 
-    def is_primary(self, place: Primary) -> bool:
+    def is_primary(self, place: Member) -> bool:
         return primary_of(self._membership.view) == place
 
 
-def primary_of(view: CoordinatorView) -> Primary | None:
+def primary_of(view: CoordinatorView) -> Member | None:
     server = view.living.get(view.place.primary)
     if server is None:
         return None
-    host, _, port = server.address.rpartition(":")
-    return Primary(server.worker, server.incarnation, host, int(port))
+    return member_of(server)

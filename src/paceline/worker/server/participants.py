@@ -6,10 +6,10 @@ starts again from the newest checkpoint when both were.
 """
 
 import os
-import socket
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -26,12 +26,13 @@ from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
 from paceline.tasks.port import Task
 from paceline.transport.elastic_store import ElasticHost
-from paceline.transport.elastic_wire import Primary
+from paceline.transport.handshake import Member
 from paceline.worker.checkpointing import ServerSaver
 from paceline.worker.context import WorkerContext, open_log
 from paceline.worker.control import WorkerControl
 from paceline.worker.elastic.catalogue import ServerCatalogue
 from paceline.worker.elastic.participant import coordinator_client
+from paceline.worker.elastic.worlds import facts_of, open_dialer, peer_tls
 from paceline.worker.evaluation import Validation
 from paceline.worker.gradient import Source
 from paceline.worker.loop import LoopResult, Steps, drive
@@ -77,7 +78,13 @@ def serve_elastic(participant: str, context: WorkerContext, report: Callable[[Re
     set_up_torch(context.plan)
     server = _Server(participant, context, report)
     run_participant(
-        server.log, report, clock=0, train=server.live, conclude=server.conclude, leave=server.close
+        server.log,
+        report,
+        clock=0,
+        fields={"node": context.node},
+        train=server.live,
+        conclude=server.conclude,
+        leave=server.close,
     )
 
 
@@ -92,7 +99,7 @@ class _Server:
     def __init__(self, participant: str, context: WorkerContext, report: Callable[[Report], None]) -> None:
         assert context.coordinator is not None, "an elastic run has a coordinator"
         plan = context.plan
-        clock = SystemClock()
+        clock = context.clock
         endpoint = context.coordinator
         self._participant = participant
         self._context = context
@@ -101,7 +108,16 @@ class _Server:
         self._task: Task = build_task(plan)
         self._server = _build_server(plan, self._task)
         self._log: EventLog = open_log(plan, context.run_dir, participant, clock)
-        self._host = ElasticHost(numel=self._server.numel, dtype=self._server.dtype, token=context.token)
+        self._dialer = open_dialer(context)
+        self._host = ElasticHost(
+            context.host,
+            run=endpoint.run,
+            name=participant,
+            token=context.token,
+            numel=self._server.numel,
+            dtype=self._server.dtype,
+            tls=peer_tls(context),
+        )
         self._leave_reason = FAILED
         self._membership = ServerMembership(
             partial(coordinator_client, endpoint),
@@ -109,7 +125,8 @@ class _Server:
             worker=participant,
             note=self._note,
             role="server",
-            address=f"127.0.0.1:{self._host.port}",
+            address=self._host.listener.address,
+            facts={"host": context.node, **facts_of(self._host.listener.certificate)},
             is_alone=lambda: context.control.is_without_coordinator,
         )
 
@@ -130,12 +147,12 @@ class _Server:
             )
             if task is _Task.DONE:
                 return False
-            if isinstance(task, Primary):
+            if isinstance(task, Member):
                 if self._stand_by(task):
                     return True
                 self._clock.sleep(RETRY_S)  # its death is not known yet
             elif self._claim():
-                self._lead(0)
+                self._lead(0, 0)
                 return True
 
     def conclude(self, took_part: bool) -> Ending:
@@ -144,7 +161,7 @@ class _Server:
             return Ending(steps=steps, reason=None, facts=lambda: {"steps": steps, "stopped": False})
         return Ending(steps=steps, reason="done", facts=self._facts)
 
-    def _find_task(self, view: CoordinatorView) -> Primary | _Task | None:
+    def _find_task(self, view: CoordinatorView) -> Member | _Task | None:
         if not view.taken_s:
             return None
         if view.is_done:
@@ -156,8 +173,7 @@ class _Server:
     def _claim(self) -> bool:
         """Be primary, with the newest checkpoint, or from the start; False: another was first."""
         epoch = self._membership.view.place.epoch
-        newest = newest_complete(self._context.checkpoints, self._context.plan.num_workers)
-        folder = self._context.resume_from if newest is None else newest.folder
+        folder = self._newest_checkpoint() or self._context.resume_from
         if folder is not None:
             self._server.restore(read_snapshot(folder, "server-0"))
         self._server.tickets = (epoch + 1) << 32  # no ticket of a former primary is ever used again
@@ -171,13 +187,21 @@ class _Server:
         self._log_event("server_started")
         return True
 
-    def _stand_by(self, primary: Primary) -> bool:
+    def _newest_checkpoint(self) -> Path | None:
+        agent = self._context.agent
+        if agent is not None:
+            name = agent.fetch_newest()
+            return self._context.checkpoints / name if name else None
+        newest = newest_complete(self._context.checkpoints, self._context.plan.num_workers)
+        return None if newest is None else newest.folder
+
+    def _stand_by(self, primary: Member) -> bool:
         """Follow the primary until all work is done; False if it never became this server's primary."""
         backup = BackupServer(
             name=self._participant,
             server=self._server,
             membership=self._membership,
-            token=self._context.token,
+            dialer=self._dialer,
         )
         ended = backup.follow(primary)
         if ended is BackupEnd.NEVER_BEGUN:
@@ -198,7 +222,7 @@ class _Server:
             record_row(self._log, row)
         self._log.flush()
         self._note(f"{self._participant} is primary now, with version {self._server.version}")
-        self._lead(backup.orders)
+        self._lead(backup.orders, backup.newest_ns)
         return True
 
     def _await_promotion(self) -> None:
@@ -217,9 +241,10 @@ class _Server:
                 f"{self._participant} is no longer the backup", "a new process takes the primary's state"
             )
 
-    def _lead(self, orders: int) -> None:
+    def _lead(self, orders: int, newest_ns: int) -> None:
         """Serve as primary until all work is done and saved."""
         assert self._context.coordinator is not None, "an elastic run has a coordinator"
+        agent = self._context.agent
         saver = ServerSaver(
             self._context.plan,
             self._server,
@@ -227,6 +252,7 @@ class _Server:
             log=self._log,
             report=self._report,
             cataloguer=ServerCatalogue(self._membership, self._context.coordinator.run, self._participant),
+            disk=self._context.disk(1),
         )
         primary = PrimaryServer(
             name=self._participant,
@@ -239,6 +265,8 @@ class _Server:
             validation=self._validation(),
             report=self._report,
             orders=orders,
+            newest_ns=newest_ns,
+            await_recorded=None if agent is None else agent.await_recorded,
         )
         primary.run()
         saver.save()
@@ -304,24 +332,26 @@ def open_with_servers(index: int, context: WorkerContext, report: Callable[[Repo
     endpoint = context.coordinator
     name = f"worker-{index}"
     set_up_torch(plan)
-    log = open_log(plan, context.run_dir, name, SystemClock())
+    clock = context.clock
+    log = open_log(plan, context.run_dir, name, clock)
     control = WorkerControl(context.control, index, lambda text: report({"ev": "note", "text": text}))
     membership = ServerMembership(
         partial(coordinator_client, endpoint),
         run=endpoint.run,
         worker=name,
         note=control.note,
+        facts={"host": context.node},
         is_alone=control.is_without_coordinator,
     )
+    dialer = open_dialer(context)
     first = _first_step(context, control, Rank(index))
     route = PrimaryRoute(membership, plan.timeout_s)
     task = build_task(plan)
-    clock = SystemClock()
     source = build_source(plan, task, torch.device("cpu"), clock)
     process = WorkerProcess(plan=plan, rank=Rank(index), source=source, clock=clock, log=log, control=control)
 
     def loop() -> Steps[LoopResult]:
-        worker = build_served_worker(context, process, route, task)
+        worker = build_served_worker(process, route, dialer, task)
         if first and plan.compress is not None and plan.compress.has_state:
             why = f"{name} starts again after {first} steps, and its former process kept what it owed"
             record_memory_reset(log, control.note, why)
@@ -334,7 +364,7 @@ def open_with_servers(index: int, context: WorkerContext, report: Callable[[Repo
         log,
         report,
         clock=first,
-        fields={"node": socket.gethostname()},
+        fields={"node": context.node},
         train=lambda: timed_steps(clock, loop()),
         release=lambda: membership.close("it has finished"),
         conclude=lambda result: Ending(

@@ -49,6 +49,8 @@ class PrimaryServer(ReplicatedServer):
         validation: Validation | None = None,  # None: the run is evaluated at its end only
         report: Callable[[Report], None] = ignore_report,
         orders: int = 0,  # that the state holds already
+        newest_ns: int = 0,
+        await_recorded: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(
             name=name,
@@ -58,6 +60,8 @@ class PrimaryServer(ReplicatedServer):
             log=log,
             clock=clock,
             orders=orders,
+            newest_ns=newest_ns,
+            await_recorded=await_recorded,
         )
         self._server = server
         self._saver = saver
@@ -72,6 +76,7 @@ class PrimaryServer(ReplicatedServer):
             self._since_s[rank] = self._began_s
 
     def run(self) -> None:
+        self._on_backup("")
         if self._server.evaluations is not None:
             self._server.evaluations.begin()
         self._evaluate()  # the former primary may have been lost before it
@@ -190,6 +195,9 @@ class PrimaryServer(ReplicatedServer):
         elif connection.incarnation == incarnation and connection.answered < frame.number:
             connection.answered = frame.number
             connection.answer(frame, self._server.parameters_of(rank))
+
+    def _on_backup(self, name: str) -> None:
+        self._report({"ev": "backup", "backup": name})  # the launcher keeps it off this host
 
     # The coordinator.
 

@@ -7,6 +7,7 @@ server does then.
 """
 
 import queue
+import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -32,6 +33,7 @@ from paceline.transport.elastic_store import (
     ElasticHost,
     HostEvent,
     MembershipChanged,
+    Recorded,
     WorkerConnection,
     WorkerRequest,
 )
@@ -194,6 +196,32 @@ def record_row(log: Log, row: Row) -> None:
         log.add_server(row)
 
 
+class Recorder:
+    """Waits in a thread until the run folder has the rows of orders, and reports that as an event."""
+
+    def __init__(self, await_recorded: Callable[[], None], events: "queue.SimpleQueue[HostEvent]") -> None:
+        self._await_recorded = await_recorded
+        self._events = events
+        self._numbers: queue.SimpleQueue[int] = queue.SimpleQueue()
+        threading.Thread(target=self._wait, name="recorder", daemon=True).start()
+
+    def record(self, number: int) -> None:
+        """The rows of all orders up to this number have been flushed."""
+        self._numbers.put(number)
+
+    def _wait(self) -> None:
+        while True:
+            number = self._numbers.get()
+            while not self._numbers.empty():  # one wait for all that have been flushed
+                number = self._numbers.get()
+            try:
+                self._await_recorded()
+            except OSError as error:  # the backup keeps the rows; the agent ends this server
+                print(f"whether the run folder has the newest rows is unknown: {error}", flush=True)
+                continue
+            self._events.put(Recorded(number))
+
+
 class ReplicatedServer(ABC):
     def __init__(
         self,
@@ -205,7 +233,10 @@ class ReplicatedServer(ABC):
         log: Log,
         clock: Clock,
         orders: int = 0,  # that the state holds already
+        newest_ns: int = 0,  # the time of the newest of them
+        await_recorded: Callable[[], None] | None = None,
     ) -> None:
+        """`await_recorded`: returns once what was flushed to the log is in the run folder; None: it is."""
         self._name = name
         self._machine = machine
         self._host = host
@@ -213,6 +244,8 @@ class ReplicatedServer(ABC):
         self._log = log
         self._clock = clock
         self._ordered = orders
+        self._newest_ns = newest_ns
+        self._recorder = None if await_recorded is None else Recorder(await_recorded, host.events)
         self._due: deque[DeferredOutput] = deque()
         self._backup = BackupReplicator(name=name, membership=membership)
         self._applicant: BackupConnection | None = None
@@ -253,6 +286,9 @@ class ReplicatedServer(ABC):
     def _between_orders(self) -> None:
         return
 
+    def _on_backup(self, name: str) -> None:
+        return  # it follows, and the coordinator has agreed
+
     def _check_membership(self) -> None:
         """Check that this server is still primary."""
         self._backup.check()
@@ -275,6 +311,7 @@ class ReplicatedServer(ABC):
                 self._applicant = link
             case Acknowledged(link, number) if link is self._backup.link:
                 if self._backup.confirm(number):
+                    self._on_backup(link.name)
                     epoch = self._membership.view.place.epoch
                     self._log.write("backup_placed", part=SHARD, backup=link.name, epoch=epoch)
             case BackupLost(link) if link is self._backup.link:
@@ -283,6 +320,8 @@ class ReplicatedServer(ABC):
                 self._applicant = None
             case MembershipChanged():
                 self._check_membership()
+            case Recorded(number):
+                self._on_recorded(number)
             case _:
                 pass  # message of a link that is no longer in use
 
@@ -295,7 +334,9 @@ class ReplicatedServer(ABC):
         text: str = "",
     ) -> tuple[Sequence[Reply], Sequence[Row]]:
         """Replicate an order, then carry it out. The caller queues the output that is due when it is safe."""
-        order = Order(kind, rank, number, self._clock.now_ns(), text)
+        # A reader sorts rows by time; clocks of two primaries on two hosts differ a little.
+        self._newest_ns = max(self._clock.now_ns(), self._newest_ns + 1)
+        order = Order(kind, rank, number, self._newest_ns, text)
         self._ordered += 1
         # Sent before the order is carried out, which may change the gradient.
         payload = memoryview(text.encode()) if text else None
@@ -327,7 +368,8 @@ class ReplicatedServer(ABC):
         self._applicant = None
         self._backup.begin(link)
         state = to_bytes(self._machine.whole())
-        self._backup.send(Frame(MessageKind.STATE, number=self._ordered), memoryview(state))
+        frame = Frame(MessageKind.STATE, number=self._ordered, time=self._newest_ns)
+        self._backup.send(frame, memoryview(state))
 
     def _record(self) -> None:
         """Rows of safe orders are in the log: the backup may drop them."""
@@ -339,4 +381,10 @@ class ReplicatedServer(ABC):
         self._log.flush()
         self._rows = []
         number = self._due[0].number - 1 if self._due else self._ordered
+        if self._recorder is None:
+            self._on_recorded(number)
+        else:
+            self._recorder.record(number)
+
+    def _on_recorded(self, number: int) -> None:
         self._backup.send(Frame(MessageKind.RECORDED, number=number))

@@ -1,0 +1,80 @@
+"""Which synchronization modes suit what a script prepared, and why the others do not.
+
+The same rules apply before a run starts, to the facts that a probe has measured, and in every worker, to
+what it has prepared.
+"""
+
+from collections.abc import Iterator
+
+from paceline.core.errors import Problem, ScriptError
+from paceline.plan.catalog import MODES, Channel, Mode
+from paceline.plan.plan import Plan
+from paceline.worker.script.facts import ScriptFacts
+
+MODES_IN_TURN = ("single", "ssgd", "localsgd", "diloco", "gossip")  # for optimizers that step in turn
+STREAM_MODES = ("single", "ssgd", "localsgd", "fedavg", "diloco", "gossip")
+_UNEQUAL = frozenset({"fedavg", "adaptive"})  # workers make different numbers of steps between two averagings
+
+
+def is_meeting_mode(mode: Mode) -> bool:
+    """Whether every worker makes all steps of the run, and can exchange values with the others."""
+    return mode.channel not in (Channel.STORE, Channel.PEERS) and mode.name not in _UNEQUAL
+
+
+def unsuited(facts: ScriptFacts, mode: Mode, *, is_elastic: bool) -> list[Problem]:
+    """Every reason why a script with these facts cannot run in this mode."""
+    return list(_reasons(facts, mode, is_elastic))
+
+
+def require_suited(facts: ScriptFacts, plan: Plan) -> None:
+    """Raises ScriptError with every reason."""
+    if plan.mode in MODES:
+        problems = unsuited(facts, MODES[plan.mode], is_elastic=plan.elastic is not None)
+        if problems:
+            raise ScriptError(problems)
+
+
+def _reasons(facts: ScriptFacts, mode: Mode, is_elastic: bool) -> Iterator[Problem]:
+    is_served = mode.channel is Channel.STORE
+    kind = f"an elastic run in mode {mode.name}" if is_elastic else mode.name
+    meets = is_meeting_mode(mode) and not is_elastic
+    if facts.turns > 1 and (is_elastic or mode.name not in MODES_IN_TURN):
+        yield Problem(
+            f"{facts.turns} optimizers step in turn, and {kind} makes one update per batch",
+            f"use --mode {', '.join(MODES_IN_TURN)} without --elastic; or run.prepare(model, [a, b]) if "
+            "they step "
+            "together",
+            code="E121",
+        )
+    if facts.has_plateau and not meets:
+        yield Problem(
+            f"ReduceLROnPlateau needs a number on which all workers agree, and those of {kind} never meet",
+            "use a schedule by steps or epochs, such as CosineAnnealingLR; or --mode ssgd without --elastic",
+            code="E126",
+        )
+    if facts.meets and not meets:
+        yield Problem(
+            f"run.mean, run.gather and run.split need all workers at the same step, and those of {kind} "
+            "are not",
+            "use run.evaluate, which every worker may call at any time; or --mode ssgd without --elastic",
+            code="E126",
+        )
+    if facts.has_scaler and (is_served or is_elastic):
+        yield Problem(
+            f"a GradScaler changes its scale with every update, and {kind} makes updates elsewhere",
+            "use bf16, which needs no GradScaler; or --mode ssgd without --elastic",
+            code="E122",
+        )
+    if facts.has_stream and mode.name not in STREAM_MODES:
+        yield Problem(
+            f"a stream is read in order, and workers of {mode.name} take any share, or shares of any size",
+            f"use --mode {', '.join(STREAM_MODES)}; or a map-style dataset",
+            code="E125",
+        )
+    if facts.keeps_state and is_served:
+        yield Problem(
+            f"run.state and run.keep are saved with the model, and the server of {mode.name} does not run "
+            "the loop",
+            "use a mode without a server: --mode ssgd",
+            code="E134",
+        )

@@ -1,0 +1,272 @@
+"""The copy of a run folder: whole at every moment, behind but not lost without the store, and fenced."""
+
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+from tests.fixtures.waiting import until
+
+from paceline.checkpoints.catalog import Checkpoint, folder_at
+from paceline.checkpoints.snapshot import Snapshot, write_snapshot
+from paceline.core.disk import write_durably
+from paceline.events.log import write_header
+from paceline.plan.codec import COPY, dumps
+from paceline.plan.plan import Plan
+from paceline.storage.objects import FolderObjects
+from paceline.storage.run_store import FencedError, RunStore
+from paceline.training.resume import newest_checkpoint
+from paceline.training.run_copy import RunCopier
+from paceline.training.run_mirror import Contents, RunMirror
+from paceline.training.run_sessions import RunHeldError, fetch_run, require_silence
+
+SOON_S = 0.02
+
+
+@dataclass
+class Run:
+    """A run folder whose log gets a line for each step, and its copy."""
+
+    folder: Path
+    url: str
+    objects: FolderObjects | None = None
+    notes: list[str] = field(default_factory=list)
+    copier: RunCopier = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(exist_ok=True)
+        store = RunStore(self.url, self.objects)
+        self.copier = RunCopier(self.plan, self.folder, store, self.notes.append, copy_s=SOON_S)
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(
+            run="r",
+            task="xor",
+            mode="ssgd",
+            num_workers=1,
+            steps=9,
+            batch_sizes=(1,),
+            checkpoint_store=self.url,
+        )
+
+    def begin(self) -> "Run":
+        self.copier.begin()
+        for name in (COPY, "plan.json"):
+            write_durably(self.folder / name, [dumps(self.plan).encode()])
+        write_header(self.log, run="r", plan="p", t0_ns=1, started_unix_s=1.0)
+        return self
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "events.jsonl"
+
+    def write(self, text: str) -> None:
+        with self.log.open("a") as file:
+            file.write(f"{text}\n")
+
+    def step(self, number: int, *, is_saved: bool = False) -> None:
+        self.write(f"step {number}")
+        if is_saved:
+            facts = {"clock": number, "at": number, "optimizer": None, "strategy": None}
+            folder = folder_at(self.folder / "checkpoints", number)
+            write_snapshot(folder, "worker-0", Snapshot({"w": torch.full((50,), float(number))}, facts))
+            self.copier.on_checkpoint({"ev": "checkpoint", "path": "", "removed": ""})
+
+    def resume(self) -> Checkpoint:
+        checkpoint = newest_checkpoint(self.plan, self.folder)
+        assert checkpoint is not None
+        self.copier.resume(checkpoint)
+        return checkpoint
+
+    def copied(self) -> list[str]:
+        """The lines of the copy behind the header."""
+        return copied(self.url)
+
+
+def copied(url: str) -> list[str]:
+    return b"".join(RunStore(url).read_log(0)).decode().splitlines()[1:]
+
+
+def fetched(url: str, folder: Path) -> Run:
+    """The run on another machine."""
+    folder.mkdir()
+    fetch_run(RunStore(url), folder)
+    return Run(folder, url)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    (tmp_path / "volume").mkdir()
+    return f"file://{tmp_path}/volume/run"
+
+
+class CheckedFolder(FolderObjects):
+    """Calls `check` whenever an object was written or removed, before another one is."""
+
+    def __init__(self, folder: Path, check: Callable[[], None]) -> None:
+        super().__init__(folder)
+        self._check = check
+        self._changing = threading.Lock()
+
+    def write(self, name: str, data: bytes | Path) -> None:
+        with self._changing:
+            super().write(name, data)
+            self._check()
+
+    def delete(self, name: str) -> None:
+        with self._changing:
+            super().delete(name)
+            self._check()
+
+
+def test_what_the_store_holds_is_a_run_folder_at_every_moment(tmp_path: Path, url: str) -> None:
+    """A checkpoint that counts never is ahead of the log, and the result comes last."""
+    seen: list[tuple[list[int], bool]] = []
+
+    def check() -> None:
+        store = RunStore(url)
+        lines = copied(url) if store.log_end() else []
+        counted = list(store.checkpoints())
+        for number, checkpoints in store.checkpoints().items():
+            assert f"step {number}" in lines
+            checkpoints.download(number, tmp_path / "fetched")
+        has_result = store.result() is not None
+        assert not has_result or lines[-1] == "the end"
+        seen.append((counted, has_result))
+
+    run = Run(tmp_path / "here", url, CheckedFolder(tmp_path / "volume/run", check)).begin()
+    with run.copier.running():
+        for number in range(1, 13):
+            run.step(number, is_saved=number % 3 == 0)
+            until(lambda number=number: f"step {number}" in run.copied(), "the line is there")  # type: ignore[misc]
+        run.write("the end")
+        (run.folder / "result.json").write_text("{}")
+    assert run.notes == []
+    assert run.copied() == [*(f"step {number}" for number in range(1, 13)), "the end"]
+    assert seen[-1][1]
+    assert 12 in seen[-1][0]
+    assert len(seen[-1][0]) <= run.plan.keep_checkpoints
+
+
+def test_without_the_store_a_run_goes_on_and_the_copy_catches_up(tmp_path: Path, url: str) -> None:
+    run = Run(tmp_path / "here", url).begin()
+    with run.copier.running():
+        run.step(1)
+        until(lambda: run.copied() == ["step 1"], "the first line is there")
+        (tmp_path / "volume").rename(tmp_path / "elsewhere")
+        run.step(2, is_saved=True)
+        until(lambda: len(run.notes) == 1, "the outage is reported")
+        run.step(3)
+        assert not (tmp_path / "volume").exists(), "nothing was written where the volume is mounted"
+        (tmp_path / "elsewhere").rename(tmp_path / "volume")
+        until(lambda: run.copied() == ["step 1", "step 2", "step 3"], "the copy has caught up")
+        until(lambda: len(run.notes) == 2, "that is reported")
+        run.copier.check()
+    assert list(RunStore(url).checkpoints()) == [2]
+    assert "behind" in run.notes[0]
+    assert "caught up" in run.notes[1]
+
+
+def test_a_command_that_was_replaced_is_stopped_and_what_it_writes_is_never_read(
+    tmp_path: Path, url: str
+) -> None:
+    old = Run(tmp_path / "old", url).begin()
+    old.step(1, is_saved=True)
+    with old.copier.running():
+        until(lambda: list(RunStore(url).checkpoints()) == [1], "the checkpoint is there")
+        new = fetched(url, tmp_path / "new")
+        assert new.resume().version == 1
+        old.step(2, is_saved=True)
+        until(lambda: has_raised(old.copier.check), "the old command is fenced")
+        with new.copier.running():
+            new.step(3, is_saved=True)
+        old.step(4, is_saved=True)
+    assert copied(url) == ["step 1", "step 3"]
+    assert list(RunStore(url).checkpoints()) == [1, 3]
+    with pytest.raises(FencedError):
+        old.resume()  # its folder is not the run any more
+    assert fetched(url, tmp_path / "third").resume().version == 3
+
+
+def has_raised(check: Callable[[], None]) -> bool:
+    try:
+        check()
+    except FencedError:
+        return True
+    return False
+
+
+def test_without_the_store_a_folder_is_resumed_and_its_session_begins_when_it_is_back(
+    tmp_path: Path, url: str
+) -> None:
+    run = Run(tmp_path / "here", url).begin()
+    run.step(1, is_saved=True)
+    with run.copier.running():
+        pass
+    (tmp_path / "volume").rename(tmp_path / "elsewhere")
+    again = Run(tmp_path / "here", url)
+    again.resume()
+    with again.copier.running():
+        again.step(2)
+        until(lambda: bool(again.notes), "the outage is reported")
+        (tmp_path / "elsewhere").rename(tmp_path / "volume")
+        until(lambda: copied(url) == ["step 1", "step 2"], "the copy has caught up")
+    assert [session.resumed_at for session in RunStore(url).sessions()] == [None, 1]
+
+
+def test_a_mirror_follows_the_run_through_another_session(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    old = Run(tmp_path / "old", url).begin()
+    old.step(1, is_saved=True)
+    with old.copier.running():
+        until(lambda: list(RunStore(url).checkpoints()) == [1], "the checkpoint is there")
+        taken = fetched(url, tmp_path / "new")
+        old.step(2)
+        until(lambda: copied(url) == ["step 1", "step 2"], "a line behind what the new command took is there")
+        mirror = RunMirror(url)
+        mirror.update(Contents.RECORD)
+        assert (mirror.folder / "events.jsonl").read_bytes() == old.log.read_bytes()
+        assert not (mirror.folder / "checkpoints").exists()
+        taken.resume()
+    with taken.copier.running():
+        taken.step(3, is_saved=True)
+    for _ in range(2):
+        mirror.update(Contents.ALL)
+        assert (mirror.folder / "events.jsonl").read_bytes() == taken.log.read_bytes()
+        assert sorted(path.name for path in (mirror.folder / "checkpoints").iterdir()) == [
+            "at-00000001",
+            "at-00000003",
+        ]
+    shutil.rmtree(tmp_path / "volume/run")
+    other = Run(tmp_path / "other", url).begin()
+    with other.copier.running():
+        other.step(7)
+    RunMirror(url).update(Contents.ALL)
+    assert (mirror.folder / "events.jsonl").read_bytes() == other.log.read_bytes()
+    assert not (mirror.folder / "checkpoints").exists()
+
+
+def test_a_run_that_is_still_written_is_not_taken_over_without_a_coordinator(
+    tmp_path: Path, url: str
+) -> None:
+    run = Run(tmp_path / "here", url).begin()
+    said: list[str] = []
+    with run.copier.running():
+        run.step(1)
+        until(lambda: run.copied() == ["step 1"], "the first line is there")
+
+        def note(text: str) -> None:
+            said.append(text)
+            run.step(2)
+
+        with pytest.raises(RunHeldError):
+            require_silence(RunStore(url), note, silent_s=60)
+        run.write('{"kind":"run_finished"}')
+    require_silence(RunStore(url), said.append)
+    assert len(said) == 1
