@@ -8,8 +8,10 @@ import pytest
 import torch
 from tests.fixtures.processes.warm_command import warm_paceline
 from tests.fixtures.runs.torchrun import python
+from tests.fixtures.tasks import torch_functions
 from torch import nn
 
+from paceline.api.arguments import import_name
 from paceline.api.function_source import script_of
 from paceline.core.errors import ConfigError
 from paceline.launchers.local import LocalLauncher
@@ -113,6 +115,10 @@ def test_what_cannot_be_written_down_is_named(
         script_of(function, arguments)
     (problem,) = caught.value.problems
     assert name in problem.what
+
+
+def test_a_class_that_a_function_made_is_named_as_its_module_does() -> None:
+    assert import_name(torch_functions.Collated, "task") == f"{torch_functions.__name__}:Collated"
 
 
 @pytest.mark.parametrize("task", ["Task", "Collated"])
