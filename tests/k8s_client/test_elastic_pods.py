@@ -96,8 +96,9 @@ def test_pods_that_are_processes_train_on_when_hosts_are_deleted_and_killed(
         nodes.kill_all()
     (results,) = tmp_path.glob("demo-master-0-*/results")
     assert_nothing_was_lost(results / "demo")
+    # The killed pod may be replaced between two looks of the follower.
     lost = [text for text in follower.screen.said if text.startswith("host ")]
-    assert len(lost) == 2, follower.screen.said
+    assert lost[0] == "host demo-worker-0 is lost (deleted): the job continues"
     assert follower.screen.told == []
     assert "BEGIN" not in _log(server)  # of a key
 

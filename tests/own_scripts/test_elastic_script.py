@@ -62,3 +62,31 @@ def test_a_killed_worker_is_replaced_and_the_bits_stay_the_same(
     assert hashes_of(run_dir) == undisturbed(launcher, tmp_path, *flags, arguments=arguments)
     verified = warm_paceline(launcher, "verify", "run", folder=tmp_path)
     assert verified.code == 0, verified.out
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("loaders", "every", "epochs"), [(2, 5, 6), (4, 50, 52)])
+def test_twenty_kills_change_neither_a_bit_nor_a_sample(
+    loaders: int, every: int, epochs: int, launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    """Three workers with loader processes; forks of a process with gRPC threads leave no warning."""
+    kills = range(1, 21)
+    gates = "gates=" + ",".join(f"{every * kill}:{tmp_path}/{kill}" for kill in kills)
+    arguments = (f"loaders={loaders}", f"epochs={epochs}")
+    flags = ("--elastic", "--num-workers", "3", "--shards", str(SHARDS), "--seed", "3")
+    run_dir = tmp_path / "run"
+    generation = 0
+    with running_script(run_dir, SCRIPT, gates, *arguments, flags=flags, participants=3) as run:
+        for kill in kills:
+            generation = until_all_are_in(run, generation, workers=3)
+            strike(run, f"worker-{kill % 3}")
+            (tmp_path / str(kill)).touch()
+        processes = run.processes()
+        done = run.end()
+        assert done.code == 0, done.err
+        until_gone(processes)
+    assert hashes_of(run_dir) == undisturbed(launcher, tmp_path, arguments=arguments)
+    verified = warm_paceline(launcher, "verify", "run", folder=tmp_path)
+    assert verified.code == 0, verified.out
+    logs = [log.read_text() for log in (run_dir / "logs").iterdir()]
+    assert not [line for log in logs for line in log.splitlines() if "fork" in line or "grpc" in line.lower()]
