@@ -144,11 +144,11 @@ def test_a_frozen_command_is_fenced_and_an_outage_of_the_store_is_survived(
         network.cut(stored.store_host, stored.fleet.command_host)
         until(lambda: "warning:" in run.output(), "the outage is reported")
         network.heal()
-        newest = stored.until_checkpoint(after=newest)
+        stored.until_checkpoint(after=newest)
         standby = stored.start_standby()
         until(lambda: bool(stored.output("standby")), "the standby waits")
         run.command.signal(signal.SIGSTOP)
-        stored.until_checkpoint(after=newest)
+        until(lambda: len(RunStore(URL).sessions()) == 2, "the standby continues the run")
         run.command.signal(signal.SIGCONT)
         run.command.process.send_signal(signal.SIGCONT)  # nsenter stops with its program
         assert run.command.wait(120) == 5, run.output()
