@@ -153,7 +153,7 @@ def test_a_frozen_command_is_fenced_and_an_outage_of_the_store_is_survived(
         run.command.process.send_signal(signal.SIGCONT)  # nsenter stops with its program
         assert run.command.wait(120) == 5, run.output()
         assert "E810" in run.output()
-        assert standby.wait(240) == 0, stored.output("standby")
+        assert standby.wait(240) == 0, stored.output("standby") + stored.output("agent-1")
         shown = paceline("status", "first", "--json", *access, folder=tmp_path)
         assert json.loads(shown.out)["data"]["state"] == "finished"
         assert_whole(tmp_path, shape, network.host(stored.standby_host).folder / "runs/first")
