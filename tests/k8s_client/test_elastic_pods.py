@@ -80,6 +80,7 @@ def test_pods_that_are_processes_train_on_when_hosts_are_deleted_and_killed(
         nodes.start(1)
         send(cluster, server, NodeRange(2, 2), task="xor", mode="ssgd", steps="1000", pace="20ms")
         with pods.reconciling():
+            until(lambda: bool(pods.made), "the operator has seen the job")
             follower = follow(cluster)
             until(lambda: "runs on demo-worker-" in _log(server), "a worker runs")
             first = pods.process("demo-worker-0")

@@ -3,6 +3,7 @@
 import shutil
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -150,6 +151,38 @@ def test_what_the_store_holds_is_a_run_folder_at_every_moment(tmp_path: Path, ur
     assert seen[-1][1]
     assert 12 in seen[-1][0]
     assert len(seen[-1][0]) <= run.plan.keep_checkpoints
+
+
+class SlowUpload(FolderObjects):
+    """The thread that keeps checkpoints is interrupted in its first file, while another may upload, too."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.uploaded: list[str] = []
+        self.has_begun = threading.Event()
+        self._is_by_another = threading.Event()
+
+    def write(self, name: str, data: bytes | Path) -> None:
+        if "/at-" in name:
+            self.uploaded.append(name)
+            if threading.current_thread() is threading.main_thread():
+                self._is_by_another.set()
+            else:
+                self.has_begun.set()
+                self._is_by_another.wait(0.2)
+        super().write(name, data)
+
+
+def test_when_a_run_fails_its_last_checkpoint_is_uploaded_by_one_thread(tmp_path: Path, url: str) -> None:
+    """Another thread would first remove what this one has uploaded, and the process may end meanwhile."""
+    objects = SlowUpload(tmp_path / "volume/run")
+    run = Run(tmp_path / "here", url, objects).begin()
+    with suppress(KeyboardInterrupt), run.copier.running():
+        run.step(1, is_saved=True)
+        until(objects.has_begun.is_set, "the upload has begun")
+        raise KeyboardInterrupt
+    assert len(objects.uploaded) == len(set(objects.uploaded)), objects.uploaded
+    assert list(RunStore(url).checkpoints()) == [1]
 
 
 def test_without_the_store_a_run_goes_on_and_the_copy_catches_up(tmp_path: Path, url: str) -> None:
