@@ -78,6 +78,7 @@ COMMANDS = {name: row for group in GROUPS.values() for name, row in group.items(
 
 # Commands that share a line of `paceline --help`, so that all fit on one screen.
 _SHARED_LINES = {
+    ("run", "check"): "Run your own training script; show what suits it.",
     ("simulate", "advise"): "Predict every strategy; recommend one for a run.",
     ("workers", "stop"): "Add, remove, pause or kill workers; stop a run.",
     ("verify", "replay"): "Check the record of a run; re-execute it bit for bit.",

@@ -240,7 +240,8 @@ class LogWriter:
     def append(self, more: bytes) -> None:
         """Unchanged when the store fails."""
         if len(self.data) >= PART_BYTES:
-            self.start, self.data = self.end, b""
+            self.start = self.end
+            self.data = b""
         data = self.data + more
         self.objects.write(part_name(self.session, self.start), data)
         self.data = data

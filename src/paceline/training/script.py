@@ -96,7 +96,8 @@ def read_script_request(
     sets = from_set_flags(session.common.sets)
     loaded = load(flags=[*flags, *sets.entries], variables=session.variables, file=session.common.config)
     config = loaded.config if world is None else apply_world(loaded.config, world)
-    if config.mode is None and config.num_workers in (None, 1):
+    is_one = config.num_workers is None or (world is not None and world.size == 1)
+    if config.mode is None and is_one:
         config = replace(config, mode="single")
     facts = replace(probe_machine(config), world=world)
     file = session.folder / script

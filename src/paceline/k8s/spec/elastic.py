@@ -32,7 +32,8 @@ from paceline.k8s.spec.torchrun import (
     read_parts,
     without_paths,
 )
-from paceline.plan.plan import Device, Launcher
+from paceline.plan.catalog import server_names
+from paceline.plan.plan import Device, Launcher, Plan
 
 DRAIN_S = 90  # of the 120 s that a pod has after SIGTERM; the rest is for what still has to be sent
 _COORDINATOR = re.compile(r"(?P<name>[^:]+)(:(?P<nodes>[1-9]))?")
@@ -79,7 +80,7 @@ def build_elastic_spec(
         script=script,
     )
     agents = AgentsSpec(
-        coordinator=coordinator[0], coordinator_nodes=coordinator[1], agent=_agent(plan.run, procs)
+        coordinator=coordinator[0], coordinator_nodes=coordinator[1], agent=_agent(plan, procs)
     )
     return replace(spec, elastic=nodes, agents=agents)
 
@@ -144,8 +145,9 @@ def _head(options: JobOptions) -> list[Problem]:
     return [Problem(message, "write --head-memory 4Gi, for example", "--head-memory")]
 
 
-def _agent(run: str, procs: int) -> tuple[str, ...]:
-    argv = ("paceline", "agent", "--run", run, "--slots", str(procs))
+def _agent(plan: Plan, procs: int) -> tuple[str, ...]:
+    slots = procs + bool(server_names(plan))  # a parameter server and its backup take slots, on two hosts
+    argv = ("paceline", "agent", "--run", plan.run, "--slots", str(slots))
     return (*argv, "--drain-timeout", str(DRAIN_S), "--exit-code", str(DRAINED))
 
 

@@ -49,8 +49,7 @@ class _Part:
         self.schedule: Callable[..., object] = (lambda: None) if scheduler is None else scheduler.step
 
     def state_dict(self) -> dict[str, Any]:  # Any: as torch declares it
-        state: dict[str, Any] = {} if self.scheduler is None else self.scheduler.state_dict()
-        schedule = {name: value for name, value in state.items() if name != "step"}  # the replaced method
+        schedule: dict[str, Any] = {} if self.scheduler is None else self.scheduler.state_dict()
         return {**self.optimizer.state_dict(), "schedule": schedule}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: as torch declares it
@@ -225,4 +224,8 @@ def replace_step(owner: object, call: Callable[..., None]) -> None:
         call(*args, **kwargs)
 
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # torch's schedulers look for it
-    owner.step = types.MethodType(step, owner)  # type: ignore[attr-defined]  # an instance attribute
+    if isinstance(owner, LRScheduler):
+        # In its class: the state of a scheduler, which scripts save, is every attribute of the instance.
+        owner.__class__ = type(type(owner).__name__, (type(owner),), {"step": step})
+    else:
+        owner.step = types.MethodType(step, owner)  # type: ignore[attr-defined]  # an instance attribute
