@@ -4,7 +4,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from tests.fixtures.waiting import until
 from paceline.checkpoints.catalog import Checkpoint, folder_at
 from paceline.checkpoints.snapshot import Snapshot, write_snapshot
 from paceline.core.disk import write_durably
+from paceline.core.errors import DamagedRecordError
 from paceline.events.log import write_header
 from paceline.plan.codec import COPY, dumps
 from paceline.plan.plan import Plan
@@ -303,3 +304,22 @@ def test_a_run_that_is_still_written_is_not_taken_over_without_a_coordinator(
         run.write('{"kind":"run_finished"}')
     require_silence(RunStore(url), said.append)
     assert len(said) == 1
+
+
+def test_files_that_nfs_leaves_in_a_store_are_not_part_of_the_log(tmp_path: Path, url: str) -> None:
+    run = Run(tmp_path / "here", url).begin()
+    with run.copier.running():
+        run.step(1)
+        until(lambda: run.copied() == ["step 1"], "the line is there")
+        (tmp_path / "volume/run/session-000001/events/.nfs0000000001").write_text("of another time")
+        run.step(2)
+        until(lambda: run.copied() == ["step 1", "step 2"], "the copy goes on")
+
+
+@pytest.mark.parametrize("name", ["../elsewhere", "/elsewhere", "..", ""])
+def test_a_plan_in_a_store_cannot_name_a_folder_outside(tmp_path: Path, url: str, name: str) -> None:
+    run = Run(tmp_path / "here", url).begin()
+    with run.copier.running():
+        write_durably(run.folder / "plan.json", [dumps(replace(run.plan, run=name)).encode()])
+    with pytest.raises(DamagedRecordError):
+        RunMirror(url)
