@@ -62,3 +62,33 @@ def test_a_killed_worker_is_replaced_and_the_bits_stay_the_same(
     assert hashes_of(run_dir) == undisturbed(launcher, tmp_path, *flags, arguments=arguments)
     verified = warm_paceline(launcher, "verify", "run", folder=tmp_path)
     assert verified.code == 0, verified.out
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("loaders", "every", "epochs"), [(2, 50, 52), (4, 50, 52)])
+def test_twenty_kills_change_neither_a_bit_nor_a_sample(
+    loaders: int, every: int, epochs: int, launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    """Four workers, 5 kills of each, with loader processes; forks of a process with gRPC threads leave no warning."""
+    kills = range(1, 21)
+    gates = "gates=" + ",".join(f"{every * kill}:{tmp_path}/{kill}" for kill in kills)
+    arguments = (f"loaders={loaders}", f"epochs={epochs}")
+    flags = ("--elastic", "--num-workers", "4", "--shards", str(SHARDS), "--seed", "3")
+    run_dir = tmp_path / "run"
+    generation = 0
+    with running_script(run_dir, SCRIPT, gates, *arguments, flags=flags, participants=4) as run:
+        for kill in kills:
+            generation = until_all_are_in(run, generation, workers=4)
+            strike(run, f"worker-{kill % 4}")
+            started = 4 + kill
+            run.until(lambda count=started: len(events(run, "worker_started")) >= count, "it is replaced")
+            (tmp_path / str(kill)).touch()  # the survivors stay in the body of a step until then
+        processes = run.processes()
+        done = run.end()
+        assert done.code == 0, done.err
+        until_gone(processes)
+    assert hashes_of(run_dir) == undisturbed(launcher, tmp_path, arguments=arguments)
+    verified = warm_paceline(launcher, "verify", "run", folder=tmp_path)
+    assert verified.code == 0, verified.out
+    logs = [log.read_text() for log in (run_dir / "logs").iterdir()]
+    assert not [line for log in logs for line in log.splitlines() if "fork" in line or "grpc" in line.lower()]

@@ -1,9 +1,11 @@
 """State that a script keeps beside the model, and values on which its workers agree."""
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
+from tests.fixtures.processes.command import running_script
 from tests.fixtures.processes.warm_command import warm_paceline
 from tests.own_scripts.test_run_script import codes_of, result_of, run_script
 
@@ -45,6 +47,28 @@ def test_a_resumed_script_has_the_state_that_it_kept(
     assert _kept_line(resumed.err) == whole
 
 
+@pytest.mark.soak
+def test_ctrl_c_in_the_middle_of_an_epoch_changes_nothing(launcher: LocalLauncher, tmp_path: Path) -> None:
+    flags = ("--num-workers", "2", "--seed", "3")
+    whole = kept(launcher, tmp_path / "whole", *flags)
+    held = tmp_path / "held"
+    run_dir = tmp_path / "stopped" / "run"
+    run_dir.parent.mkdir()
+    with running_script(run_dir, SCRIPT, f"hold={held}", flags=flags, participants=2) as run:
+        run.until((tmp_path / "held.reached").exists, "the step in which the workers wait")
+        run.send(signal.SIGINT)
+        held.touch()
+        assert run.end().code == 130
+    resumed = warm_paceline(launcher, "run", "--resume", str(run_dir), folder=tmp_path)
+    assert resumed.code == 0, resumed.err
+    assert _kept_line(resumed.err) == whole
+    first, second = (
+        json.loads((folder / "result.json").read_text())["state_sha256"]
+        for folder in (tmp_path / "whole" / "run", run_dir)
+    )
+    assert first == second
+
+
 def test_workers_share_an_evaluation_and_agree_on_values(launcher: LocalLauncher, tmp_path: Path) -> None:
     done = warm_paceline(launcher, "run", "--num-workers", "3", str(SCRIPT), "mean=1", folder=tmp_path)
     assert done.code == 0, done.err
@@ -55,7 +79,7 @@ def test_workers_share_an_evaluation_and_agree_on_values(launcher: LocalLauncher
 def test_an_evaluation_does_not_depend_on_who_shares_it(launcher: LocalLauncher, tmp_path: Path) -> None:
     """In an elastic run every worker evaluates all batches."""
     fixed = kept(launcher, tmp_path / "fixed", "--num-workers", "2", "--seed", "3")
-    elastic = ("--elastic", "--num-workers", "1", "--shards", "2", "--seed", "3")
+    elastic = ("--mode", "ssgd", "--elastic", "--num-workers", "1", "--shards", "2", "--seed", "3")
     assert kept(launcher, tmp_path / "elastic", *elastic) == fixed
 
 
@@ -73,6 +97,7 @@ def test_a_skipped_batch_is_a_share_like_others(launcher: LocalLauncher, tmp_pat
         (("mean=1",), ("--elastic", "--num-workers", "2", "--shards", "2"), "E126"),
         (("plateau=rank",), ("--num-workers", "2"), "E126"),
         (("plateau=evaluate",), ("--elastic", "--num-workers", "2", "--shards", "2"), "E126"),
+        ((), ("--mode", "localsgd", "--elastic", "--num-workers", "2", "--shards", "2"), "E134"),
         (("clamp=1",), ("--elastic", "--num-workers", "2", "--shards", "2"), "E134"),
         (("outside=1",), ("--elastic", "--num-workers", "2", "--shards", "2"), "E134"),
     ],

@@ -4,13 +4,14 @@ The loop is a function here, run by every virtual worker; everything below it is
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import cycle, islice
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from paceline.core.ids import Clock as StepClock
 from paceline.core.ids import Rank
@@ -31,7 +32,7 @@ from paceline.worker.script.hosts import SERVER, AloneHost, open_loop_of
 from paceline.worker.script.port import OpenLoop, ScriptDoneError
 from paceline.worker.script.run import Run
 from paceline.worker.script.session import ScriptSession
-from paceline.worker.script.suited import MODES_IN_TURN, is_meeting_mode
+from paceline.worker.script.suited import MODES_IN_TURN, STREAM_MODES, is_meeting_mode
 
 Script = Callable[[Run], object]
 TASK = "paceline.laws.tasks:ScriptedTask"
@@ -201,7 +202,10 @@ def t8_the_rate_is_that_of_one_process(lab: Lab) -> Finding:
 
 
 def t9_an_infinity_in_one_share(lab: Lab) -> Finding:
-    """One worker's gradient overflows in step 2: all workers skip the update, and have the same scale."""
+    """One worker's gradient overflows in step 2: all workers skip the update, and have the same scale.
+
+    Another worker skips its batch in the first step, and in that in which the scale grows.
+    """
     plan = replace(lab.plan(), task=TASK)
     scales: dict[int, list[float]] = {}
     changed: list[bool] = []
@@ -216,6 +220,9 @@ def t9_an_infinity_in_one_share(lab: Lab) -> Finding:
         model, optimizer, loader, scaler = run.prepare(model, optimizer, loader, scaler)
         for _ in run.epochs(EPOCHS):
             for inputs, targets in loader:
+                if run.rank == 0 and run.step in (0, 6):
+                    run.skip()
+                    continue
                 before = model.weight.detach().clone()
                 factor = float("inf") if run.step == 2 and run.rank == plan.num_workers - 1 else 1.0
                 run.backward(scaler.scale((model(inputs) - targets).square().mean() * factor))
@@ -273,6 +280,49 @@ def _augmented(plan: Plan) -> dict[tuple[int, float], int]:
 
     run_script(plan, script)
     return seen
+
+
+def t11_streams(lab: Lab) -> Finding:
+    """Every worker reads its part of a stream in order, over several passes, and loads no record twice."""
+    plan = replace(lab.plan(stragglers=RANDOM_SPEEDS, batch_sizes=(4,) * lab.plan().num_workers), task=TASK)
+    used: dict[int, list[int]] = {}
+
+    def script(run: Run) -> None:
+        model = nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        loader = DataLoader(_Numbers(60), batch_size=12)
+        model, optimizer, loader = run.prepare(model, optimizer, loader)
+        for _, numbers in zip(run.steps(plan.steps), loader, strict=False):
+            used.setdefault(run.rank, []).extend(int(number) for number in numbers)
+            run.backward(model(numbers[:, None].to(model.weight.dtype) / 60).square().mean())
+            optimizer.step()
+
+    run_script(plan, script)
+    workers = plan.num_workers
+    each = 4 * plan.steps
+    wrong = [
+        rank for rank in range(workers) if used[rank] != list(islice(cycle(range(rank, 60, workers)), each))
+    ]
+    return Finding(not wrong, f"{each} records of each of {workers} parts; wrong parts: {wrong or 'none'}")
+
+
+class _Numbers(IterableDataset[int]):
+    """0, 1, 2 and so on, with a state."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._at = 0
+
+    def __iter__(self) -> Iterator[int]:
+        while self._at < self._count:
+            self._at += 1
+            yield self._at - 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self._at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self._at = state["at"]
 
 
 def run_script(plan: Plan, script: Script) -> VirtualRun:
@@ -364,6 +414,7 @@ LAWS = (
         "T3", "every share of a script's run counts once", SCRIPTED, t3_every_share_counts_once, per_mode=True
     ),
     Law("T4", "micro-batches and a limit are those of the task", ("ssgd",), t4_micro_batches_and_a_limit),
+    Law("T5", "prepare returns the same model with the same names", ("ssgd",), t5_the_objects_stay_the_same),
     Law(
         "T6",
         "optimizers that step in turn are those of one process",
@@ -392,5 +443,11 @@ LAWS = (
         ("ssgd",),
         t10_augmentation_belongs_to_the_sample,
     ),
-    Law("T5", "prepare returns the same model with the same names", ("ssgd",), t5_the_objects_stay_the_same),
+    Law(
+        "T11",
+        "a stream is read by parts without a gap or a double",
+        STREAM_MODES,
+        t11_streams,
+        per_mode=True,
+    ),
 )

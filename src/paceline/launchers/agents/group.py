@@ -10,6 +10,7 @@ Hosts come by themselves (`paceline agent`), or are started by a `HostSource` (l
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from paceline.checkpoints.catalog import folder_at
 from paceline.core.clock import monotonic_s
 from paceline.core.errors import ExitCode, PacelineError, ProtocolError, TrainingError
 from paceline.launchers.agents.folder import RunFolder
@@ -28,7 +29,7 @@ from paceline.launchers.agents.placement import (
 )
 from paceline.launchers.agents.wire import Message
 from paceline.launchers.local import RunOutcome, Supervisor, refusal_error
-from paceline.plan.catalog import server_names
+from paceline.plan.catalog import is_split, server_names
 from paceline.plan.codec import Json, dumps
 from paceline.plan.plan import Plan
 
@@ -177,6 +178,12 @@ class AgentGroup:
                 self._hub.send(key, {"op": "answer", "number": message["number"], **answer})
             case "newest":
                 self._answer_newest(key, message)
+            case "return":
+                at = self._folder.return_to_newest()
+                self._hub.send(key, {"op": "answer", "number": message["number"], "failure": "", "at": at})
+            case "fetch":
+                failure = self._fetch(key, int(str(message["at"])))
+                self._hub.send(key, {"op": "answer", "number": message["number"], "failure": failure})
             case "recorded":  # the lines before it are in the event log
                 self._hub.send(key, {"op": "answer", "number": message["number"], "failure": ""})
             case "draining":
@@ -341,7 +348,8 @@ class AgentGroup:
         room.participants.add(participant)
         index = None if is_server(participant) else int(participant.removeprefix("worker-"))
         steps = 0 if index is None else self._steps[index]
-        if not self._is_served and not self._has_state():
+        asks_for_it = self._is_served or is_split(self._plan.mode)
+        if not (asks_for_it or self._has_state()):
             newest = self._folder.newest()
             if newest is not None:
                 self._send_checkpoint(host, newest)
@@ -358,6 +366,15 @@ class AgentGroup:
             for who, placed in self._placed.items()
             if who.startswith("worker-")
         )
+
+    def _fetch(self, host: str, at: int) -> str:
+        """Send the checkpoint of that number, as it is in the run folder now; why not, or nothing."""
+        folder = folder_at(self._run_dir / "checkpoints", at)
+        try:
+            self._send_folder(host, folder)
+        except OSError as error:
+            return f"the checkpoint {folder.name} cannot be read: {error.strerror or error}"
+        return ""
 
     def _send_checkpoint(self, host: str, folder: Path) -> None:
         sent = self._hosts[host].sent_checkpoints
