@@ -127,7 +127,10 @@ def product(folder: Path, mode: str) -> Iterator[Product]:
             listening = ["--host", host.address, "--port", "0", "--token-file", "token"]
             for command in (["dashboard", "run"], ["metrics", "serve", "run"]):
                 host.start([*PACELINE, *command, *listening], log=fleet.log_of(command[0]))
-            until(lambda: {kind_of(each) for each in made.beyond_loopback()} == set(PROOFS), "every part listens")
+            until(
+                lambda: {kind_of(each) for each in made.beyond_loopback()} == set(PROOFS),
+                "every part listens",
+            )
             yield made
 
 
