@@ -13,7 +13,7 @@ import torch
 from tests.fixtures.waiting import until
 from tests.fixtures.wording import Wording
 
-from paceline.core.clock import SystemClock
+from paceline.core.clock import SystemClock, monotonic_s
 from paceline.core.errors import NotReadyError, PeerLostError, ProtocolError, TrainingError
 from paceline.transport.generation import mesh as wire
 from paceline.transport.generation.listener import MeshListener
@@ -339,3 +339,32 @@ def test_connecting_to_a_frozen_member_ends_with_the_generation() -> None:
         made[1].wake()
         with accepted, pytest.raises(PeerLostError):
             waiting.result()
+
+
+@pytest.mark.soak
+def test_a_large_state_may_take_longer_than_the_timeout_while_its_receiver_reads() -> None:
+    tls = encrypted()
+    near, far = socket.socketpair()
+    for end in (near, far):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 100_000)
+    with ThreadPoolExecutor(2) as threads:
+        accepting = threads.submit(tls.server.wrap_socket, far, server_side=True)
+        own = tls.trusting(tls.certificate).wrap_socket(near, server_hostname=HOST)
+        peer = accepting.result()
+        timeout_s = 5.0
+        state = memoryview(bytearray(8_000_000))
+
+        def read() -> float:
+            begun_s = monotonic_s()
+            left = len(state)
+            while left > 0:
+                SystemClock().sleep(0.03)
+                left -= len(peer.recv(32_768))
+            return monotonic_s() - begun_s
+
+        reading = threads.submit(read)
+        mesh = Mesh(9, ["worker-0", "worker-1"], {1: own}, timeout_s=timeout_s, is_over=lambda: False)
+        mesh.swap(Kind.STATE, {1: Message(payload=(state,))}, [], lambda *_: (), SystemClock())
+        assert reading.result() > timeout_s
+        mesh.close()
+        peer.close()
