@@ -3,9 +3,10 @@
     from paceline.accelerate import Accelerator  # instead of accelerate.Accelerator
     for epoch in accelerator.epochs(3):  # instead of range(3)
 
-To Accelerate each worker is the only process: `num_processes` is 1, so schedules, `len(loader)` and batch sizes
-have the numbers of the script, and `gather_for_metrics` returns what it is given, once. Files and trackers are
-the main worker's. The first loader that shuffles is the training data; other loaders are as without a run.
+To Accelerate each worker is the only process: `num_processes` is 1, so schedules, `len(loader)` and batch
+sizes have the numbers of the script, and `gather_for_metrics` returns what it is given, once. Files and
+trackers are the main worker's. The first loader that shuffles is the training data; other loaders are as
+without a run.
 See docs/guides/your-own-script.md.
 """
 
@@ -145,7 +146,7 @@ class _OnDevice:
 
 
 def _apart(state: Any) -> Any:  # Any: what Accelerate saves
-    """The parameters of a run lie in one vector, and Accelerate leaves out tensors of a storage already seen."""
+    """The parameters of a run share a storage, of which Accelerate would save one tensor only."""
     if not isinstance(state, dict):
         return state
     return {name: value.clone() if isinstance(value, Tensor) else value for name, value in state.items()}

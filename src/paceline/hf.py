@@ -2,10 +2,10 @@
 
     from paceline.hf import Trainer  # instead of transformers.Trainer
 
-The loop is Paceline's; model, data, collator, loss, optimizer, schedule, evaluation, checkpoints and callbacks
-are those of transformers. Callbacks are called once for each step of the run, in every mode: a worker that had
-no share of a step calls them when it learns that the step is past. `per_device_train_batch_size` is the batch
-of the run, which its workers share, so the steps and the schedule do not depend on the number of workers.
+The loop is Paceline's; model, data, collator, loss, optimizer, schedule, evaluation, checkpoints and
+callbacks are those of transformers. Callbacks are called once for each step of the run, in every mode: a
+worker that had no share of a step calls them after its next one. `per_device_train_batch_size` is the batch
+of the run, which its workers share, so steps and schedule do not depend on the number of workers.
 See docs/guides/your-own-script.md.
 """
 
@@ -144,7 +144,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]  # transformers may b
         self.control = self.callback_handler.on_step_begin(self.args, self.state, self.control)
 
     def _end_steps(
-        self, until: int, model: nn.Module, grad_norm: Any, ignore_keys_for_eval: list[str] | None
+        self, until: int, model: nn.Module, grad_norm: Tensor | None, ignore_keys_for_eval: list[str] | None
     ) -> None:
         """All steps before `until` are made: by this worker, or by others."""
         for step in range(self.state.global_step, until):
@@ -158,11 +158,15 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]  # transformers may b
             if step + 1 < self.state.max_steps:
                 self._obey()
 
-    def _end_epoch(self, model: nn.Module, grad_norm: Any, ignore_keys_for_eval: list[str] | None) -> None:
+    def _end_epoch(
+        self, model: nn.Module, grad_norm: Tensor | None, ignore_keys_for_eval: list[str] | None
+    ) -> None:
         self.control = self.callback_handler.on_epoch_end(self.args, self.state, self.control)
         self._record(model, grad_norm, ignore_keys_for_eval)
 
-    def _record(self, model: nn.Module, grad_norm: Any, ignore_keys_for_eval: list[str] | None) -> None:
+    def _record(
+        self, model: nn.Module, grad_norm: Tensor | None, ignore_keys_for_eval: list[str] | None
+    ) -> None:
         """Logs, evaluation and checkpoints that a callback wants now."""
         steps = self.state.global_step - self._globalstep_last_logged
         if self._own_shares:
@@ -215,7 +219,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]  # transformers may b
         self, args: transformers.TrainingArguments, resume_from_checkpoint: str | None, trial: Any
     ) -> None:
         refused = [
-            (resume_from_checkpoint is not None, "resume_from_checkpoint", "resume the run:  paceline run --resume RUN"),
+            (resume_from_checkpoint is not None, "resume_from_checkpoint", "paceline run --resume RUN"),
             (trial is not None, "a hyper-parameter search", "search with  paceline tune"),
             (args.auto_find_batch_size, "auto_find_batch_size", "set per_device_train_batch_size"),
             (args.fp16, "fp16", "use bf16=True, which needs no gradient scaler"),
@@ -224,7 +228,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]  # transformers may b
                 "DeepSpeed, FSDP or torch.distributed",
                 "leave it out: the run distributes the training",
             ),
-        ]  # fmt: skip
+        ]
         for is_used, what, hint in refused:
             if is_used:
                 raise script_error("E120", f"the Trainer was told to use {what}, which a run replaces", hint)

@@ -2,10 +2,10 @@
 
     trainer = lightning.Trainer(strategy=paceline.lightning.Strategy(), max_epochs=5)
 
-To Lightning each worker is the only process; files and loggers are the main worker's. An epoch of the Trainer is
-`len(loader)` batches of the run. In modes whose workers take shares of work first come, and in elastic runs, a
-worker has more or fewer batches than that: then an epoch is `len(loader)` batches of this worker, and the
-training ends with the run. See docs/guides/your-own-script.md.
+To Lightning each worker is the only process; files and loggers are the main worker's. An epoch of the Trainer
+is `len(loader)` batches of the run. In first-come modes and in elastic runs a worker has more or fewer
+batches than that: then an epoch is `len(loader)` batches of this worker, and the training ends with the run.
+See docs/guides/your-own-script.md.
 """
 
 import importlib.util
@@ -172,11 +172,13 @@ def _parameters(optimizer: Optimizer) -> list[nn.Parameter]:
 
 
 def _require_suited(trainer: Any) -> None:  # Any: a Trainer
+    reloads = bool(trainer.reload_dataloaders_every_n_epochs)
+    is_scaled = getattr(trainer.precision_plugin, "scaler", None) is not None
     refused = [
-        (bool(trainer.reload_dataloaders_every_n_epochs), "reload_dataloaders_every_n_epochs", "leave it out"),
-        (getattr(trainer.precision_plugin, "scaler", None) is not None, "16-mixed", 'use precision="bf16-mixed"'),
-        (trainer.ckpt_path is not None, "ckpt_path", "resume the run:  paceline run --resume RUN"),
-    ]  # fmt: skip
+        (reloads, "reload_dataloaders_every_n_epochs", "leave it out"),
+        (is_scaled, "16-mixed", 'use precision="bf16-mixed"'),
+        (trainer.ckpt_path is not None, "ckpt_path", "paceline run --resume RUN"),
+    ]
     for is_used, what, hint in refused:
         if is_used:
             raise script_error("E120", f"the Trainer was told to use {what}, which a run replaces", hint)

@@ -76,7 +76,7 @@ from paceline.worker.loop import Control, Saver, Worker
 from paceline.worker.replica import Replica
 from paceline.worker.reporting import Report, ignore_report
 from paceline.worker.script.data import ScriptSource
-from paceline.worker.script.in_turn import InTurn, StrategyFactory
+from paceline.worker.script.in_turn import strategy_of
 from paceline.worker.server.core import ParameterServer
 
 
@@ -117,14 +117,6 @@ def set_up_torch(plan: Plan) -> None:
 
 def build_task(plan: Plan) -> Task:
     return load_task(plan.task, seed=plan.seed, options=plan.task_options)
-
-
-def build_strategy(plan: Plan, task: Task, links: Links, kind: StrategyFactory | None = None) -> Strategy:
-    """The plan's strategy; one for each optimizer, if a script has several that step in turn."""
-    kind = kind or strategy_class(plan.mode)
-    if isinstance(task, ScriptTask) and len(task.turns()) > 1:
-        return InTurn(plan, links, kind, task.turns())
-    return kind(plan, links)
 
 
 def build_source(plan: Plan, task: Task, device: torch.device, clock: Clock) -> GradientSource | ScriptSource:
@@ -198,7 +190,7 @@ def build_worker(
     replica = build_replica(plan, task, device, clock)  # after the links: it may be split over the workers
     if channel is not Channel.STORE:
         replica.prepare_optimizer()
-    strategy = build_strategy(plan, task, links)
+    strategy = strategy_of(plan, task, links, strategy_class(plan.mode))
     log = folder.open_log(plan, f"worker-{rank}", clock)
     evaluator: EvaluationHook = NO_EVALUATION
     if channel is not Channel.STORE:  # the server evaluates

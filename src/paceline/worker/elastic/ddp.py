@@ -17,12 +17,11 @@ from paceline.core.ids import Clock as StepClock
 from paceline.core.ids import Rank
 from paceline.strategies.elastic.torch_group import DdpGeneration, GenerationMembers
 from paceline.strategies.port import Links
-from paceline.transport.generation.mesh_group import MeshGroup
-from paceline.transport.generation.network_world import NetworkGeneration
 from paceline.transport.generation.ports import TrainingWorld
-from paceline.transport.torch_dist import AbortableGroup, why_lost
+from paceline.transport.torch_dist import why_lost
 from paceline.worker.elastic.generations import ElasticWorker
 from paceline.worker.elastic.sharing import AgreedShares
+from paceline.worker.elastic.worlds import TorchGroup, enter_group
 from paceline.worker.loop import LoopResult, Steps
 
 
@@ -71,9 +70,14 @@ class DdpElasticWorker(ElasticWorker):
     def _group(self, world: TrainingWorld) -> Iterator[None]:
         """torch's process group of this generation; PeerLostError when a worker in it is lost."""
         number = self.generation
-        group: AbortableGroup | MeshGroup | None = None
+        group: TorchGroup | None = None
         try:
-            group = self._open_group(world)
+            group = enter_group(
+                world,
+                self.folder / f"{number}.store",
+                timeout_s=self.plan.timeout_s,
+                is_over=lambda: self.membership.is_over(number),
+            )
             self.membership.when_over(partial(self._break, number, world, group))
             self._break(number, world, group)  # it may have ended before the callback was set
             yield
@@ -95,19 +99,7 @@ class DdpElasticWorker(ElasticWorker):
             if group is not None:
                 group.leave()
 
-    def _open_group(self, world: TrainingWorld) -> AbortableGroup | MeshGroup:
-        if isinstance(world, NetworkGeneration):
-            return MeshGroup(world, self.plan.timeout_s)
-        number = self.generation
-        return AbortableGroup(
-            str(self.folder / f"{number}.store"),
-            Rank(self.rank),
-            world.parties,
-            self.plan.timeout_s,
-            is_over=lambda: self.membership.is_over(number),
-        )
-
-    def _break(self, number: int, world: TrainingWorld, group: AbortableGroup | MeshGroup) -> None:
+    def _break(self, number: int, world: TrainingWorld, group: TorchGroup) -> None:
         """Called whenever a generation ends, possibly one without this worker."""
         if self.membership.is_over(number):
             world.wake_all()

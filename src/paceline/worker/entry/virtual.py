@@ -29,12 +29,11 @@ from paceline.worker.gradient import GradientSource, Source
 from paceline.worker.loop import Control, LoopResult, Saver, Worker
 from paceline.worker.replica import Replica
 from paceline.worker.reporting import Report
-from paceline.worker.script.in_turn import StrategyFactory
+from paceline.worker.script.in_turn import StrategyFactory, strategy_of
 from paceline.worker.server.core import ParameterServer
 from paceline.worker.wiring import (
     WorkerProcess,
     assemble_worker,
-    build_strategy,
     build_task,
     channel_of,
     evaluate_between_updates,
@@ -212,7 +211,7 @@ class VirtualCluster:
             wrap_collective=self._incidents.wrap_collective,
             wrap_store=self._incidents.wrap_store,
         )
-        strategy = build_strategy(self._plan, self._task, links, self._kind)
+        strategy = strategy_of(self._plan, self._task, links, self._kind)
         log = self._worker_log(rank)
         self._run.strategies[rank] = strategy
         channel = channel_of(self._plan.mode)

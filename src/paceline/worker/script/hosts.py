@@ -28,15 +28,15 @@ from paceline.worker.replica import Replica
 from paceline.worker.reporting import Report
 from paceline.worker.script.data import ScriptSource
 from paceline.worker.script.facts import ScriptFacts, ScriptFile
-from paceline.worker.script.in_turn import InTurn
+from paceline.worker.script.in_turn import InTurn, strategy_of
 from paceline.worker.script.port import OpenLoop, ScriptDoneError
 from paceline.worker.script.session import ScriptSession
 from paceline.worker.wiring import (
     WorkerProcess,
     assemble_worker,
-    build_strategy,
     build_task,
     device_of,
+    strategy_class,
 )
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class AloneHost:
         replica = Replica(plan, task, device, clock)
         replica.prepare_optimizer()
         links = Links(rank=Rank(0), world_size=1, clock=clock)
-        strategy = build_strategy(plan, task, links)
+        strategy = strategy_of(plan, task, links, strategy_class(plan.mode))
         strategy.prepare(replica, StepClock(0))
         source = ScriptSource(plan, task.samples(), device)
         process = WorkerProcess(

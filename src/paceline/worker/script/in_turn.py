@@ -17,12 +17,19 @@ from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
 from paceline.strategies.port import Begun, Links, Outcome, Strategy
 from paceline.strategies.port import Replica as ReplicaPort
-from paceline.tasks.port import Optimizer
+from paceline.tasks.port import Optimizer, Task
 from paceline.tasks.script import ScriptTask, Turn
 from paceline.transport.ports import NO_TRAFFIC
 from paceline.worker.replica import Replica
 
 StrategyFactory: TypeAlias = Callable[[Plan, Links], Strategy]
+
+
+def strategy_of(plan: Plan, task: Task, links: Links, kind: StrategyFactory) -> Strategy:
+    """The plan's strategy; one for each optimizer, if a script has several that step in turn."""
+    if isinstance(task, ScriptTask) and len(task.turns()) > 1:
+        return InTurn(plan, links, kind, task.turns())
+    return kind(plan, links)
 
 
 class _TurnTask(ScriptTask):

@@ -183,6 +183,8 @@ class ScalerParts:
         self._has_measured = True
         is_finite = True
         for optimizer in optimizers:
+            # So that there is a scale, also if this worker has skipped all batches so far.
+            self._scaler.scale(torch.zeros((), device=optimizer.param_groups[0]["params"][0].device))
             self._unscale(optimizer)
             # torch offers no other access to what `GradScaler.step` decides by.
             state = self._scaler._per_optimizer_states[id(optimizer)]
@@ -194,6 +196,10 @@ class ScalerParts:
     def unscaled(self, loss: float) -> float:
         """A loss that `scaler.scale` has scaled."""
         return loss / self._scaler.get_scale()
+
+    def settle(self) -> None:
+        """Update the scale after a step whose `scaler.update` the script left out, as after `run.skip`."""
+        self._update_once()
 
     def _update_once(self, new_scale: float | Tensor | None = None) -> None:
         """The script's call acts once for each update."""
