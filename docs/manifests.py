@@ -44,6 +44,10 @@ COMMANDS = {
 
 _TORCH = "--image example.com/paceline:1 --task xor --mode ddp"
 _TWO = f"{_TORCH} --nodes 2"
+_HOSTS = (
+    "--image example.com/paceline:1 --task xor --mode ssgd --elastic --nodes 2:4"
+    " --coordinator paceline-coordinator --checkpoint-volume runs --retries 3"
+)
 _EIGHT = "--nodes 2 --gpus-per-node 8 --worker-cpus 90 --worker-memory 900Gi --shm 64Gi"
 _KEPT = "--checkpoint-volume checkpoints --checkpoint-every 100 --retries 3"
 _SP500 = (
@@ -72,6 +76,9 @@ TORCH = {
     "kubeflow/trainjob-runtime.yaml": (
         f"--target trainjob --runtime torch-distributed --name xor-gpu {_TORCH} {_EIGHT} --queue gpu-queue"
     ),
+    "kubeflow/pytorchjob-hosts.yaml": f"--target pytorchjob --name xor-hosts {_HOSTS}",
+    "kubeflow/trainjob-hosts.yaml": f"--target trainjob --name xor-hosts {_HOSTS}",
+    "kubernetes/job-hosts.yaml": f"--target job --name xor-hosts {_HOSTS}",
     "kubernetes/job.yaml": f"--target job --name xor-ddp {_TWO} --network-policy",
     "kubernetes/job-script.yaml": (
         "--target job --image example.com/mine:1 --nodes 2 --mode ssgd -- /app/train.py --epochs 5"

@@ -36,7 +36,7 @@ _TYPES = {
 
 _STUB = '''"""The public names, with their types. Written by `make docs` from the code. Do not edit."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypedDict, Unpack
 

@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "train": "paceline.api.train",
     "resume": "paceline.api.train",
+    "run": "paceline.api.run",
     "compare": "paceline.api.compare",
     "join": "paceline.worker.script.run",
     "Run": "paceline.worker.script.run",

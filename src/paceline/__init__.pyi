@@ -1,6 +1,6 @@
 """The public names, with their types. Written by `make docs` from the code. Do not edit."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypedDict, Unpack
 
@@ -12,7 +12,7 @@ from paceline.core.errors import ConfigError as ConfigError, NotReadyError as No
 from paceline.worker.script.run import Run as Run
 
 __version__: str
-__all__ = ["__version__", "train", "resume", "compare", "join", "Run", "Comparison", "Cell", "Estimate", "TrainStoppedError", "TrainResult", "Losses", "Evaluation", "metric", "PacelineError", "ConfigError", "NotReadyError", "TrainingError"]
+__all__ = ["__version__", "train", "resume", "run", "compare", "join", "Run", "Comparison", "Cell", "Estimate", "TrainStoppedError", "TrainResult", "Losses", "Evaluation", "metric", "PacelineError", "ConfigError", "NotReadyError", "TrainingError"]
 
 class _Settings(TypedDict, total=False):
     name: str
@@ -101,6 +101,7 @@ class _Settings(TypedDict, total=False):
 
 def train(task: str | type = 'xor', *, mode: str | type = 'ssgd', workers: int | None = None, progress: bool = True, config: str | Path | None = None, **settings: Unpack[_Settings]) -> TrainResult: ...
 def resume(run_dir: str | Path, *, progress: bool = True) -> TrainResult: ...
-def compare(task: str | type = 'xor', *, modes: Sequence[str | type] = ('single', 'ssgd', 'asgd', 'ssp', 'localsgd'), workers: int | Sequence[int] = 2, repeats: int = 3, target_loss: float | None = None, target_accuracy: float | None = None, out: str | Path = 'comparison', progress: bool = True, config: str | Path | None = None, **settings: Unpack[_Settings]) -> Comparison: ...
+def run(train: Callable[..., object] | str | Path, *, mode: str | type | None = None, workers: int | None = None, arguments: Sequence[object] | Mapping[str, object] = (), progress: bool = True, config: str | Path | None = None, **settings: Unpack[_Settings]) -> TrainResult: ...
+def compare(task: str | Path | type | Callable[..., object] = 'xor', *, arguments: Sequence[object] | Mapping[str, object] = (), modes: Sequence[str | type] = ('single', 'ssgd', 'asgd', 'ssp', 'localsgd'), workers: int | Sequence[int] = 2, repeats: int = 3, target_loss: float | None = None, target_accuracy: float | None = None, out: str | Path = 'comparison', progress: bool = True, config: str | Path | None = None, **settings: Unpack[_Settings]) -> Comparison: ...
 def join() -> Run: ...
 def metric(name: str, value: float) -> None: ...

@@ -86,4 +86,4 @@ def test_a_class_that_workers_cannot_import_is_refused_with_the_folder_it_belong
     wording(problem.what)
     assert "%%writefile my_task.py" in problem.hint
     with wording.raises(ConfigError):
-        import_name(lambda: None, "task")  # type: ignore[arg-type]  # that is the mistake
+        import_name(lambda: None, "task")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.fixtures.processes.command import assert_nothing_was_lost, paceline
+from tests.fixtures.runs.elastic_runs import steps_made
 from tests.fixtures.runs.host_runs import are_apart, host_of, servers, starts, until_guarded
 from tests.fixtures.runs.ray_hosts import HEAD, RayOnHosts, ray_on_hosts
 
@@ -58,6 +59,20 @@ def test_a_node_with_a_parameter_server_vanishes_and_no_update_is_lost(tmp_path:
         run.stop()
     assert run.command.process.returncode == 130, run.output()
     assert_nothing_was_lost(cluster.run_dir)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("mode", ["ddp", "fsdp"])
+def test_a_node_with_a_worker_of_a_torch_mode_vanishes_and_no_step_is_lost(mode: str, tmp_path: Path) -> None:
+    with ray_on_hosts(tmp_path, nodes=2, more_hosts=1) as cluster:
+        run = cluster.start_training("--mode", mode, "--num-workers", "2", "--checkpoint-every", "20", *XOR)
+        generation = run.until_in(2, after=0)
+        cluster.start_node(3)
+        cluster.network.lose(2)
+        run.until_in(2, after=generation)
+        assert {host_of(run, f"worker-{n}") for n in range(2)} == {1, 3}
+        run.stop()
+    assert steps_made(cluster.run_dir) > 0
 
 
 def _state_of(run_dir: Path) -> set[str]:

@@ -324,7 +324,6 @@ REFUSED: list[tuple[Target, dict[str, str], dict[str, Any], dict[str, Any], str]
     (Target.PYTORCHJOB, {}, {**TWO, **AT}, {}, "coordinator without elastic"),
     (Target.HYPERPOD, ELASTIC, {**TWO, **AT}, {}, "elastic hyperpod"),
     (Target.JOB, ELASTIC, {**TWO, "coordinator": "A:b"}, {}, "coordinator name"),
-    (Target.JOB, {"elastic": "yes", "mode": "asgd"}, {**TWO, **AT}, {}, "elastic server on agents"),
     (Target.JOB, ELASTIC, {**TWO, **AT, "rdzv": "c10d"}, {}, "elastic rdzv"),
     (Target.JOB, {**ELASTIC, "num_workers": "3"}, {**TWO, **AT}, {}, "elastic workers"),
     (Target.TRAINJOB, ELASTIC, {**TWO, **AT, "runtime": "r"}, {}, "elastic runtime"),

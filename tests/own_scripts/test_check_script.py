@@ -50,6 +50,26 @@ def test_a_sound_script_is_offered_every_mode_but_those_that_wrap_the_model(
     assert modes_of(data, "not_elastic") < modes_of(data, "reason")
 
 
+@pytest.mark.parametrize("is_elastic", [False, pytest.param(True, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "sampled", [5, pytest.param(1, marks=pytest.mark.soak)], ids=["a few modes", "every mode"]
+)
+def test_what_is_offered_runs_and_verifies(
+    sampled: int, is_elastic: bool, launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    """One worker more than the check had, with samples that 3 workers do not share equally."""
+    data = checked(launcher, tmp_path, code=ExitCode.OK)
+    key = "not_elastic" if is_elastic else "reason"
+    for mode in sorted(modes_of(data, key))[::sampled]:
+        workers = "1" if mode == "single" else "3"
+        elastic = ("--elastic",) if is_elastic else ()
+        flags = ("--mode", mode, "--num-workers", workers, *elastic, "--run-dir", mode)
+        done = warm_paceline(launcher, "run", *flags, str(SCRIPT), folder=tmp_path)
+        assert done.code == 0, f"{mode}: {done.err}"
+        verified = warm_paceline(launcher, "verify", mode, folder=tmp_path)
+        assert verified.code == 0, f"{mode}: {verified.out}"
+
+
 @pytest.mark.parametrize(
     ("argument", "finding"),
     [("data", REPEATED), ("state", REPEATED), ("sum", HALVED), ("pairs", HALVED), ("clip", UNCHANGED)],

@@ -97,6 +97,7 @@ def test_a_skipped_batch_is_a_share_like_others(launcher: LocalLauncher, tmp_pat
         (("mean=1",), ("--elastic", "--num-workers", "2", "--shards", "2"), "E126"),
         (("plateau=rank",), ("--num-workers", "2"), "E126"),
         (("plateau=evaluate",), ("--elastic", "--num-workers", "2", "--shards", "2"), "E126"),
+        ((), ("--mode", "localsgd", "--elastic", "--num-workers", "2", "--shards", "2"), "E134"),
         (("clamp=1",), ("--elastic", "--num-workers", "2", "--shards", "2"), "E134"),
         (("outside=1",), ("--elastic", "--num-workers", "2", "--shards", "2"), "E134"),
     ],

@@ -10,7 +10,7 @@ from paceline.plan.explain import explain
 from paceline.plan.plan import Plan
 from paceline.plan.resolve import resolve
 from paceline.plan.urls import split_store
-from paceline.training.resume import plan_in_store
+from paceline.training.run_sessions import open_run_store
 
 FACTS = Facts(cpu_count=2, cuda_devices=0)
 
@@ -41,13 +41,14 @@ def test_three_checkpoints_stay_unless_more_or_fewer_are_requested(wording: Word
         "key:hunter/2+x@bucket/runs",
         "s3://bucket/runs?X-Amz-Signature=hunter/2+x",
         "s3://bucket/runs?whatever=hunter/2+x",
+        "file://me:hunter/2+x@host/runs",
     ],
 )
 def test_a_password_in_a_store_is_refused_and_not_repeated(store: str) -> None:
     with pytest.raises(ConfigError) as refused:
         plan_of(checkpoint_store=store)
     with pytest.raises(ConfigError) as refused_too:
-        plan_in_store(store)
+        open_run_store(store)
     for error in (refused.value, refused_too.value):
         message = f"{error}{error.hint}{error.problems}{error.to_dicts()}"
         assert "hunter" not in message
@@ -76,3 +77,10 @@ def test_what_is_no_place_in_an_object_store_is_refused(store: str, wording: Wor
 )
 def test_a_store_is_a_bucket_and_a_prefix(text: str, place: tuple[str, str]) -> None:
     assert split_store(text) == place
+
+
+def test_a_store_is_a_bucket_or_an_absolute_folder(wording: Wording) -> None:
+    assert plan_of(checkpoint_store="file:///mnt/volume/runs/first").checkpoint_store is not None
+    for store in ("file://runs/first", "file:///", "runs/first"):
+        with wording.raises(ConfigError):
+            plan_of(checkpoint_store=store)

@@ -127,6 +127,7 @@ def test_a_standby_continues_a_killed_run_with_the_same_bits(
         cwd=tmp_path / "here",
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        text=True,
     )
     try:
         until(lambda: bool(RunStore(url).checkpoints()), "a checkpoint is in the store")

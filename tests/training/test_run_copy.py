@@ -3,7 +3,8 @@
 import shutil
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.fixtures.waiting import until
 from paceline.checkpoints.catalog import Checkpoint, folder_at
 from paceline.checkpoints.snapshot import Snapshot, write_snapshot
 from paceline.core.disk import write_durably
+from paceline.core.errors import DamagedRecordError
 from paceline.events.log import write_header
 from paceline.plan.codec import COPY, dumps
 from paceline.plan.plan import Plan
@@ -152,6 +154,38 @@ def test_what_the_store_holds_is_a_run_folder_at_every_moment(tmp_path: Path, ur
     assert len(seen[-1][0]) <= run.plan.keep_checkpoints
 
 
+class SlowUpload(FolderObjects):
+    """The thread that keeps checkpoints is interrupted in its first file, while another may upload, too."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.uploaded: list[str] = []
+        self.has_begun = threading.Event()
+        self._is_by_another = threading.Event()
+
+    def write(self, name: str, data: bytes | Path) -> None:
+        if "/at-" in name:
+            self.uploaded.append(name)
+            if threading.current_thread() is threading.main_thread():
+                self._is_by_another.set()
+            else:
+                self.has_begun.set()
+                self._is_by_another.wait(0.2)
+        super().write(name, data)
+
+
+def test_when_a_run_fails_its_last_checkpoint_is_uploaded_by_one_thread(tmp_path: Path, url: str) -> None:
+    """Another thread would first remove what this one has uploaded, and the process may end meanwhile."""
+    objects = SlowUpload(tmp_path / "volume/run")
+    run = Run(tmp_path / "here", url, objects).begin()
+    with suppress(KeyboardInterrupt), run.copier.running():
+        run.step(1, is_saved=True)
+        until(objects.has_begun.is_set, "the upload has begun")
+        raise KeyboardInterrupt
+    assert len(objects.uploaded) == len(set(objects.uploaded)), objects.uploaded
+    assert list(RunStore(url).checkpoints()) == [1]
+
+
 def test_without_the_store_a_run_goes_on_and_the_copy_catches_up(tmp_path: Path, url: str) -> None:
     run = Run(tmp_path / "here", url).begin()
     with run.copier.running():
@@ -270,3 +304,22 @@ def test_a_run_that_is_still_written_is_not_taken_over_without_a_coordinator(
         run.write('{"kind":"run_finished"}')
     require_silence(RunStore(url), said.append)
     assert len(said) == 1
+
+
+def test_files_that_nfs_leaves_in_a_store_are_not_part_of_the_log(tmp_path: Path, url: str) -> None:
+    run = Run(tmp_path / "here", url).begin()
+    with run.copier.running():
+        run.step(1)
+        until(lambda: run.copied() == ["step 1"], "the line is there")
+        (tmp_path / "volume/run/session-000001/events/.nfs0000000001").write_text("of another time")
+        run.step(2)
+        until(lambda: run.copied() == ["step 1", "step 2"], "the copy goes on")
+
+
+@pytest.mark.parametrize("name", ["../elsewhere", "/elsewhere", "..", ""])
+def test_a_plan_in_a_store_cannot_name_a_folder_outside(tmp_path: Path, url: str, name: str) -> None:
+    run = Run(tmp_path / "here", url).begin()
+    with run.copier.running():
+        write_durably(run.folder / "plan.json", [dumps(replace(run.plan, run=name)).encode()])
+    with pytest.raises(DamagedRecordError):
+        RunMirror(url)

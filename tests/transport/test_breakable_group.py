@@ -17,7 +17,7 @@ from torch import nn
 from paceline.core.errors import PeerLostError
 from paceline.core.ids import Rank
 from paceline.transport.sharded_arena import ShardedArena, forget_meshes
-from paceline.transport.torch_dist import AbortableGroup, is_lost_peer
+from paceline.transport.torch_dist import AbortableGroup, why_lost
 
 
 def number_of_files() -> int:
@@ -102,7 +102,7 @@ def got_out(store: Path, rank: int) -> bool:
             dist.all_reduce(torch.ones(1000))
             reduced.release()
     except RuntimeError as error:
-        return is_lost_peer(error)
+        return bool(why_lost(error))
     finally:
         hears.join()
         group.leave()
@@ -117,5 +117,5 @@ def test_a_send_during_a_cut_does_not_wait_for_the_timeout(tmp_path: Path) -> No
 
 
 def test_what_broke_in_the_users_own_code_is_no_lost_peer() -> None:
-    assert not is_lost_peer(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
-    assert is_lost_peer(RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer"))
+    assert not why_lost(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert why_lost(RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer"))

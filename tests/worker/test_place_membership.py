@@ -16,7 +16,7 @@ def test_a_refresh_after_the_end_raises_the_reason(wording: Wording) -> None:
     membership = ServerMembership(
         no_way_in, run="run", worker="server-0-a", note=lambda _: None, role="server"
     )
-    until(lambda: not membership._thread.is_alive(), "the thread has ended")
+    until(membership.is_closed, "the thread has ended")
 
     with wording.raises(NotReadyError):
         membership.refresh()

@@ -1,5 +1,6 @@
 """Keyword arguments of the Python API, parsed and checked like command-line flags."""
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ def parse_kwargs(call: str, settings: Mapping[str, object]) -> list[RawSetting]:
     ]
 
 
-def import_name(value: str | type, noun: str) -> str:
+def import_name(value: object, noun: str) -> str:
     """The name by which worker processes import a class; a name stays as it is."""
     if isinstance(value, str):
         return value
@@ -39,7 +40,15 @@ def import_name(value: str | type, noun: str) -> str:
             f"{noun} {name} is defined inside a function or class, where worker processes cannot import it"
         )
         raise OwnClassError([Problem(problem, _own_module_hint(name.rpartition(".")[2], noun))])
-    return f"{module}:{name}"
+    return f"{module}:{_assigned_name(value, module)}"
+
+
+def _assigned_name(kind: type, module: str) -> str:
+    """Its own name, or the one that the module gave to a class that a function made (`from_torch`)."""
+    named: dict[str, object] = vars(sys.modules[module])
+    if named.get(kind.__name__) is kind:
+        return kind.__name__
+    return next((name for name, value in named.items() if value is kind), kind.__name__)
 
 
 @contextmanager

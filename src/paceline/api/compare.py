@@ -2,19 +2,21 @@
 
 import signal
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paceline.api.arguments import hints_in_traceback, import_name, parse_kwargs
 from paceline.api.result import html_table
+from paceline.api.run import Arguments, script_file
 from paceline.comparison.layout import DEFAULT_MODES, DEFAULT_REPEATS, CompareRequest
 from paceline.comparison.runner import StoppedError, UpcomingRun
 from paceline.comparison.runner import compare as run_comparison
 from paceline.comparison.schema import Cell, Estimate
 from paceline.comparison.schema import Comparison as Report
+from paceline.comparison.scripts import probe_for_rounds, script_problems
 from paceline.config.load import load
-from paceline.core.errors import Problem
+from paceline.core.errors import ConfigError, Problem
 from paceline.launchers.local import LocalLauncher
 from paceline.training.progress import Progress, SilentWatcher, Watcher
 
@@ -49,8 +51,9 @@ class Comparison:
 
 
 def compare(
-    task: str | type = "xor",
+    task: str | Path | type | Callable[..., object] = "xor",
     *,
+    arguments: Arguments = (),
     modes: Sequence[str | type] = DEFAULT_MODES,
     workers: int | Sequence[int] = 2,
     repeats: int = DEFAULT_REPEATS,
@@ -61,11 +64,13 @@ def compare(
     config: str | Path | None = None,
     **settings: object,
 ) -> Comparison:
-    """Train one task under several modes on equal work, in turns, and recommend one with reasons.
+    """Train one task, or your own loop, under several modes on equal work, and recommend one with reasons.
 
     Arguments:
 
-    - `task`: a built-in name, `"module:Class"`, or a class that a module defines.
+    - `task`: a built-in name, `"module:Class"`, a class that a module defines, a training script
+      (`"train.py"`), or a function as for `paceline.run`.
+    - `arguments`: of the script, or further keyword arguments of the function.
     - `modes`: the modes to compare, named like `task`. The baseline `single` always runs too.
     - `workers`: the number of workers, or several numbers.
     - `repeats`: runs of each combination; three or more give intervals.
@@ -80,7 +85,9 @@ def compare(
     Raises ConfigError with every problem, and KeyboardInterrupt after Ctrl-C; finished runs stay.
     """
     with hints_in_traceback(), LocalLauncher(import_from=sys.path) as launcher:
-        flags = parse_kwargs("compare", {"task": import_name(task, "task"), **settings})
+        own = _own_loop(task, arguments)
+        named_task = {} if own is not None else {"task": import_name(task, "task")}
+        flags = parse_kwargs("compare", {**named_task, **settings})
         loaded = load(flags=flags, file=None if config is None else Path(config))
         problems = [*loaded.problems, *_single_run_problems(settings)]
         named = modes.split(",") if isinstance(modes, str) else modes
@@ -93,6 +100,8 @@ def compare(
             target_accuracy=target_accuracy,
         )
         folder = Path(out).resolve()
+        if own is not None:
+            request = _with_script(request, problems, own, launcher)
         watch = _announce if progress else _silent
         try:
             comparison = run_comparison(request, folder, watch, launcher=launcher, config_problems=problems)
@@ -110,6 +119,37 @@ def compare(
         cells=comparison.cells,
         details=comparison,
     )
+
+
+def _own_loop(
+    task: str | Path | type | Callable[..., object], arguments: Arguments
+) -> tuple[Path, tuple[str, ...]] | None:
+    """The script and its arguments; None: a task is trained."""
+    is_script = isinstance(task, Path) or (isinstance(task, str) and task.endswith(".py"))
+    is_function = not isinstance(task, str | Path | type) and callable(task)
+    return script_file(task, arguments, Path("runs")) if is_script or is_function else None
+
+
+def _with_script(
+    request: CompareRequest,
+    problems: Sequence[Problem],
+    own: tuple[Path, tuple[str, ...]],
+    launcher: LocalLauncher,
+) -> CompareRequest:
+    script, words = own
+    found = [*problems, *script_problems(request.config, script)]
+    if found:
+        raise ConfigError(found)
+    compared = probe_for_rounds(
+        request.config,
+        script,
+        words,
+        Path(),
+        launcher,
+        worker_counts=request.worker_counts,
+        repeats=request.repeats,
+    )
+    return replace(request, script=compared)
 
 
 def _single_run_problems(settings: Mapping[str, object]) -> list[Problem]:

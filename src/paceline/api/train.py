@@ -67,8 +67,8 @@ def train(
         ):
             if scaled := announce_lr_scaling(plan):
                 watcher.note(scaled)
-            result = _train(launcher, plan, run_dir, watcher)
-        return _to_result(result, run_dir)
+            result = train_with(launcher, plan, run_dir, watcher)
+        return to_result(result, run_dir)
 
 
 def resume(run_dir: str | Path, *, progress: bool = True) -> TrainResult:
@@ -88,11 +88,11 @@ def resume(run_dir: str | Path, *, progress: bool = True) -> TrainResult:
             with open_watcher(session_for(progress, None), plan.run) as watcher:
                 for text in _checkpoint_warnings(checkpoint):
                     watcher.note(text)
-                result = _train(launcher, plan, folder, watcher, resume_from=checkpoint)
-        return _to_result(result, folder)
+                result = train_with(launcher, plan, folder, watcher, resume_from=checkpoint)
+        return to_result(result, folder)
 
 
-def _train(
+def train_with(
     launcher: LocalLauncher,
     plan: Plan,
     run_dir: Path,
@@ -105,7 +105,7 @@ def _train(
     return run.train(plan, run_dir, watcher, warm=launcher, resume_from=resume_from)
 
 
-def _to_result(result: dict[str, Json], run_dir: Path) -> TrainResult:
+def to_result(result: dict[str, Json], run_dir: Path) -> TrainResult:
     """The result; a signal that stopped the run is raised again, for the caller to stop as well."""
     outcome = from_json(result, run_dir)
     match outcome.stopped_by:

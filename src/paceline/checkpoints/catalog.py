@@ -159,6 +159,14 @@ def set_aside(root: Path, *, after: int) -> list[str]:
     return [folder.name for folder in newer]
 
 
+def return_to_newest(root: Path, num_workers: int) -> int:
+    """The number of the newest complete checkpoint, -1 if there is none. Newer ones are set aside."""
+    newest = newest_complete(root, num_workers)
+    number = -1 if newest is None else number_of(newest.folder)
+    set_aside(root, after=number)
+    return number
+
+
 def _verifies(folder: Path) -> bool:
     try:
         for path in folder.glob("*.json"):

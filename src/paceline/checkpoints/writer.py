@@ -22,6 +22,7 @@ from paceline.checkpoints.catalog import (
     folder_at,
     is_complete,
     remove_old,
+    return_to_newest,
 )
 from paceline.checkpoints.snapshot import Snapshot, SnapshotImage, WriteResult, write_image
 from paceline.core.clock import SystemClock
@@ -87,6 +88,13 @@ class Disk:
     ) -> WriteResult:
         """OSError when it is not there afterwards."""
         return write_image(folder, participant, tensors, facts)
+
+    def return_to_newest(self, root: Path, num_workers: int) -> int:
+        """The number of the newest checkpoint with the parts of all workers; newer ones are set aside."""
+        return return_to_newest(root, num_workers)
+
+    def fetch(self, folder: Path) -> None:
+        """Make all files of a checkpoint readable in this folder. OSError if they are not."""
 
     def remove_old(self, folder: Path, target: SnapshotTarget) -> tuple[int, ...]:
         """Remove checkpoints that a new one supersedes; returns their numbers."""

@@ -137,12 +137,6 @@ def _combinations(config: TrainConfig) -> list[Problem]:
             not_on_gpu,
             "use --device cpu; elastic ssgd, localsgd, diloco, fedavg and adaptive with exact means use GPUs",
         ),
-        (
-            "mode",
-            config.launcher == Launcher.AGENTS and is_torchs,
-            f"mode {mode} does not run on agents of several hosts yet",
-            "use another elastic mode, or leave launcher out",
-        ),
         ("launcher", decide.is_virtual(config), "virtual workers cannot die", "use --launcher local"),
         (
             "compress",

@@ -46,6 +46,8 @@ _DEFAULT_DC_LAMBDA = 0.04
 _VIRTUAL_PACE_S = 0.01
 _ON_THE_GPU = frozenset({Transport.NCCL, Transport.CUDA_IPC})
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
+# Channels of elastic runs whose workers may be on several hosts, by TCP; and how they exchange on one host.
+_ON_HOSTS = {Channel.COLLECTIVE: Transport.SHM, Channel.TORCH: Transport.GLOO}
 _ONE_PARENT = frozenset({Transport.SHM, Transport.CUDA_IPC})  # memory that is inherited by a fork
 _DGC_WARMUP_SHARE = 20  # 1 of 20 steps (Lin 2017 uses 4 of 70 to 160 epochs)
 _ADAM_LIKE = frozenset({"adam", "adamw"})
@@ -179,11 +181,12 @@ def usable_transports(config: TrainConfig, facts: Facts) -> tuple[Transport, ...
     num_workers = num_workers_of(config)
     if elastic_of(config) is not None and mode is not None and mode.channel is Channel.STORE:
         return (Transport.TCP,)  # a server that takes over was not there when the others began
-    if elastic_of(config) is not None and mode is not None and mode.channel is Channel.COLLECTIVE:
+    if elastic_of(config) is not None and mode is not None and mode.channel in _ON_HOSTS:
         if config.launcher == Launcher.AGENTS:
             return (Transport.TCP,)
+        on_one = _ON_HOSTS[mode.channel]
         # Nodes of a Ray cluster may be on several machines.
-        return (Transport.TCP, Transport.SHM) if _is_ray_cluster(config) else (Transport.SHM, Transport.TCP)
+        return (Transport.TCP, on_one) if _is_ray_cluster(config) else (on_one, Transport.TCP)
     every = tuple(t for t in Transport if t is not Transport.NONE)
     usable: tuple[Transport, ...] = every if mode is None else TRANSPORTS[mode.channel]
     if config.launcher in (Launcher.TORCHRUN, Launcher.RAY) and elastic_of(config) is None:
@@ -212,7 +215,7 @@ def _is_ray_cluster(config: TrainConfig) -> bool:
 def is_on_ray_nodes(config: TrainConfig) -> bool:
     """Whether the workers of an elastic run may be on several machines of a Ray cluster."""
     mode = mode_of(config)
-    if config.launcher != Launcher.RAY or mode is None or mode.channel is Channel.TORCH:
+    if config.launcher != Launcher.RAY or mode is None:
         return False
     if mode.channel is Channel.STORE:
         return True

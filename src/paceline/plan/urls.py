@@ -23,17 +23,17 @@ def may_hold_secret(url: str) -> bool:
 
 def find_store_problem(url: str) -> tuple[str, str] | None:
     """(what, hint) of an address that cannot be a store; what may be secret in it is not repeated."""
-    if url.startswith(FILE_SCHEME):
-        if local_path(url).startswith("/") and local_path(url).strip("/"):
-            return None
-        return (
-            f"the store of the run is {url!r}, but a folder must be absolute: other machines open it too",
-            "write file:///FOLDER, such as file:///mnt/volume/runs/first",
-        )
+    if url.startswith(f"{FILE_SCHEME}/") and url.removeprefix(FILE_SCHEME).strip("/"):
+        return None
     if may_hold_secret(url):
         return (
             "the store of the run may hold a password or a token, which would end up in plans and logs",
             "write s3://BUCKET/PREFIX, and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+        )
+    if url.startswith(FILE_SCHEME):
+        return (
+            f"the store of the run is {url!r}, but a folder must be absolute: other machines open it too",
+            "write file:///FOLDER, such as file:///mnt/volume/runs/first",
         )
     if split_store(url) is None:
         return (

@@ -167,10 +167,13 @@ class RunStore:
                 return
 
     def _parts(self, session: RunSession) -> list[tuple[int, int]]:
-        """(offset, bytes) of the objects of a session's log, in order."""
+        """(offset, bytes) of the objects of a session's log, in order.
+
+        Other files are left out: NFS keeps a file that is replaced while it is read as `.nfs…`.
+        """
         under = f"{session.name}/events/"
-        sizes = self._objects.sizes(under)
-        return sorted((int(name.removeprefix(under)), size) for name, size in sizes.items())
+        sizes = {name.removeprefix(under): size for name, size in self._objects.sizes(under).items()}
+        return sorted((int(name), size) for name, size in sizes.items() if name.isdecimal())
 
     # Checkpoints.
 
@@ -237,7 +240,8 @@ class LogWriter:
     def append(self, more: bytes) -> None:
         """Unchanged when the store fails."""
         if len(self.data) >= PART_BYTES:
-            self.start, self.data = self.end, b""
+            self.start = self.end
+            self.data = b""
         data = self.data + more
         self.objects.write(part_name(self.session, self.start), data)
         self.data = data

@@ -50,6 +50,7 @@ class RunCopier:
         self._drop: Callable[[int], None] | None = None
         self._drop_lock = threading.Lock()
         self._copying = threading.Lock()  # held while the log is copied
+        self._uploading = threading.Lock()  # held while a checkpoint is uploaded
         self._claim: Callable[[RunStore], RunSession] | None = None  # until the session is created
         self._writer: LogWriter | None = None
         self._copied: dict[str, bytes] = {}  # small files, as the store has them
@@ -253,6 +254,10 @@ class RunCopier:
                     self._drop(number // shares)
 
     def _upload_newest(self, store: RunStore) -> None:
+        with self._uploading:  # after an error of the run the keeper may still upload
+            self._upload_checkpoint(store)
+
+    def _upload_checkpoint(self, store: RunStore) -> None:
         newest = newest_shared if has_shared_snapshot(self._plan) else newest_complete
         checkpoint = newest(self._run_dir / CHECKPOINT_DIR, self._plan.num_workers)
         if checkpoint is None or number_of(checkpoint.folder) <= self._last_uploaded:

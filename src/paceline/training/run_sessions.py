@@ -99,7 +99,14 @@ def stored_run(url: str) -> tuple[RunStore, Plan]:
         raise NoCheckpointError(
             f"{url} holds no run", "use the --run-store that the run was started with, and check the address"
         )
-    return store, loads(text, where=f"{url}/{PLAN}")
+    plan = loads(text, where=f"{url}/{PLAN}")
+    # It becomes the name of a folder here.
+    if Path(plan.run).name != plan.run or plan.run in ("", ".."):
+        raise DamagedRecordError(
+            f"{url}/{PLAN} names the run {plan.run!r}, which is no name of a folder",
+            "check the address: another program has written this plan",
+        )
+    return store, plan
 
 
 def fetch_run(store: RunStore, run_dir: Path) -> None:

@@ -6,7 +6,6 @@ that did not begin to train.
 """
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 from paceline.coordinator.client.aio import UnreachableError
@@ -74,10 +73,12 @@ def _look(client: BlockingClient, url: str) -> tuple[str, Lost | Ended | None]:
 
 def _look_at_store(url: str) -> tuple[str, Lost | Ended | None]:
     """The run has not begun, or the coordinator has forgotten its commands."""
-    with suppress(StoreError):
+    try:
         store = open_run_store(url)
         if store.result() is not None:
             return "", Ended("finished")
         if store.plan() is not None:
             return "", Lost("its command")
+    except StoreError as error:
+        return f"warning: whether there is a run cannot be read: {error.what}", None
     return f"standing by: no command trains a run in {url} yet", None

@@ -182,8 +182,8 @@ class _lost_peer_is_an_error:  # noqa: N801 - reads as a statement where it is u
 
 JOIN_S = 10.0  # all ranks were alive a moment ago
 POLL_S = 0.005
-_READY = "paceline_gloo"  # torch's name for a group that is connected already
-_connected: list[ProcessGroupGloo] = []
+_READY = "paceline"  # torch's name for a group that is connected already
+_connected: list[ProcessGroupGloo | dist.ProcessGroup] = []
 # Connections that were shut are kept long enough for a frozen process to resume and detect the group's end.
 KEPT_S = 60.0
 MAX_KEPT = 8
@@ -200,7 +200,7 @@ class AbortableGroup:
         group = _connect(store_path, rank, world_size, timeout_s, is_over)
         # Sockets that another thread opens meanwhile are included: the coordinator's client connects again.
         self._sockets = _sockets() - before
-        _make_default(group, rank, world_size, timeout_s)
+        install_group(group, rank, world_size, timeout_s)
 
     def cut(self) -> None:
         """Abort the group, from any thread: a thread of this process that waits in it gets an error."""
@@ -211,15 +211,19 @@ class AbortableGroup:
             _kept.append((monotonic_s(), kept))
         _close_old()
 
+    def why_lost(self, error: RuntimeError) -> str:
+        return why_lost(error)
+
     def leave(self) -> None:
         self._sockets = set()
         leave_group()
 
 
-def is_lost_peer(error: RuntimeError) -> bool:
-    """Whether torch's error means that a rank of the group is lost or does not respond."""
+def why_lost(error: RuntimeError) -> str:
+    """Torch's message, if it means that a rank of the group is lost or does not respond; otherwise empty."""
     text = str(error).lower()
-    return isinstance(error, dist.DistError) or "gloo" in text or "wait timeout" in text
+    is_lost = isinstance(error, dist.DistError) or "gloo" in text or "wait timeout" in text
+    return str(error).splitlines()[0] if is_lost else ""
 
 
 def _connect(
@@ -249,7 +253,9 @@ def _connect(
         return result
 
 
-def _make_default(group: ProcessGroupGloo, rank: Rank, world_size: int, timeout_s: float) -> None:
+def install_group(
+    group: ProcessGroupGloo | dist.ProcessGroup, rank: Rank, world_size: int, timeout_s: float
+) -> None:
     """Install the group as torch's default: torch creates groups by backend, so one is registered for it."""
     if _READY not in dist.Backend.backend_list:
         dist.Backend.register_backend(_READY, lambda *_: _connected.pop(), devices=["cpu"])

@@ -6,16 +6,19 @@ A snapshot counts as written once it is in the run folder, and an event as recor
 """
 
 import json
+import shutil
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline.checkpoints.catalog import folders, number_of
 from paceline.checkpoints.snapshot import WriteResult
 from paceline.checkpoints.writer import Disk, SnapshotTarget
 from paceline.plan.codec import Json
 
 ANSWER_S = 600.0  # a large snapshot over a slow network
+KEPT = 3  # folders with parts; another worker of this host may be some checkpoints behind
 Message = dict[str, Json]
 
 
@@ -74,6 +77,16 @@ class AgentDisk(Disk):
         self._removed = tuple(int(str(number)) for number in removed)
         return wrote
 
+    def return_to_newest(self, root: Path, num_workers: int) -> int:
+        return int(str(self._host.ask("return")["at"]))  # in the run folder
+
+    def fetch(self, folder: Path) -> None:
+        self._host.ask("fetch", at=number_of(folder))
+
     def remove_old(self, folder: Path, target: SnapshotTarget) -> tuple[int, ...]:
-        super().remove_old(folder, target)  # in the scratch folder
+        if self._participants == 1:
+            super().remove_old(folder, target)  # in the scratch folder
+        else:  # which has parts of a checkpoint only, or what was fetched at the begin of a generation
+            for old in folders(target.root)[:-KEPT]:
+                shutil.rmtree(old, ignore_errors=True)
         return self._removed  # in the run folder, by the command

@@ -89,9 +89,17 @@ class _Shared:
     def _run(self) -> None:
         try:
             self.loop.run_forever()
+            self.loop.run_until_complete(self._end_tasks())
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         finally:
             self.loop.close()
+
+    async def _end_tasks(self) -> None:
+        """Those of grpc's streams end in the next rounds of the loop."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 Reply = TypeVar("Reply", bound=Message)

@@ -205,6 +205,8 @@ SCRIPT_ERRORS = (
             "some parameters are clipped, but not all",
             "parameters are changed outside of optimizer.step(), such as by clamp_",
             "run.state or run.keep is used, and the server does not run the loop",
+            "run.state or run.keep is used with after_update, and a worker updates several shards (elastic "
+            "runs that average every few steps)",
         ),
         (
             "prepare a scheduler of torch, such as LambdaLR",

@@ -2,7 +2,8 @@
 
 A host is a pod: `paceline agent` starts the workers in it. The command, `paceline train --elastic --launcher
 agents`, runs in a pod of its own, without workers. Both find each other at a deployed coordinator. All hosts
-of the range are requested, and the run begins when the fewest have come. See docs/decisions/0067.
+of the range are requested, and the run begins when the fewest have come.
+See docs/decisions/0064-elastic-kubernetes.md.
 """
 
 import re
@@ -32,7 +33,8 @@ from paceline.k8s.spec.torchrun import (
     read_parts,
     without_paths,
 )
-from paceline.plan.plan import Device, Launcher
+from paceline.plan.catalog import server_names
+from paceline.plan.plan import Device, Launcher, Plan
 
 DRAIN_S = 90  # of the 120 s that a pod has after SIGTERM; the rest is for what still has to be sent
 _COORDINATOR = re.compile(r"(?P<name>[^:]+)(:(?P<nodes>[1-9]))?")
@@ -79,7 +81,7 @@ def build_elastic_spec(
         script=script,
     )
     agents = AgentsSpec(
-        coordinator=coordinator[0], coordinator_nodes=coordinator[1], agent=_agent(plan.run, procs)
+        coordinator=coordinator[0], coordinator_nodes=coordinator[1], agent=_agent(plan, procs)
     )
     return replace(spec, elastic=nodes, agents=agents)
 
@@ -144,8 +146,9 @@ def _head(options: JobOptions) -> list[Problem]:
     return [Problem(message, "write --head-memory 4Gi, for example", "--head-memory")]
 
 
-def _agent(run: str, procs: int) -> tuple[str, ...]:
-    argv = ("paceline", "agent", "--run", run, "--slots", str(procs))
+def _agent(plan: Plan, procs: int) -> tuple[str, ...]:
+    slots = procs + bool(server_names(plan))  # a parameter server and its backup take slots, on two hosts
+    argv = ("paceline", "agent", "--run", plan.run, "--slots", str(slots))
     return (*argv, "--drain-timeout", str(DRAIN_S), "--exit-code", str(DRAINED))
 
 

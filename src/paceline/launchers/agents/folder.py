@@ -19,6 +19,7 @@ from paceline.checkpoints.catalog import (
     newest_complete,
     newest_shared,
     remove_old,
+    return_to_newest,
 )
 from paceline.core.clock import SystemClock, unix_now_s
 from paceline.core.disk import make_folder, sync_folder
@@ -117,6 +118,10 @@ class RunFolder:
         if is_complete(folder, participants):
             removed = remove_old(root, participants=participants, keep=self._plan.keep_checkpoints)
         return {"failure": "", "removed": list(removed)}
+
+    def return_to_newest(self) -> int:
+        """The number of the newest checkpoint with the parts of all workers; newer ones are set aside."""
+        return return_to_newest(self._run_dir / "checkpoints", self._plan.num_workers)
 
     def newest(self) -> Path | None:
         """The newest complete checkpoint that one participant wrote for all."""

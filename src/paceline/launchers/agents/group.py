@@ -10,6 +10,7 @@ Hosts come by themselves (`paceline agent`), or are started by a `HostSource` (l
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from paceline.checkpoints.catalog import folder_at
 from paceline.core.clock import monotonic_s
 from paceline.core.errors import ExitCode, PacelineError, ProtocolError, TrainingError
 from paceline.launchers.agents.folder import RunFolder
@@ -20,13 +21,15 @@ from paceline.launchers.agents.placement import (
     HostSource,
     Placed,
     choose_host,
+    describe_hosts,
+    host_apart,
     is_server,
     machine_of,
     machines_of_servers,
 )
 from paceline.launchers.agents.wire import Message
 from paceline.launchers.local import RunOutcome, Supervisor, refusal_error
-from paceline.plan.catalog import server_names
+from paceline.plan.catalog import is_split, server_names
 from paceline.plan.codec import Json, dumps
 from paceline.plan.plan import Plan
 
@@ -77,7 +80,8 @@ class AgentGroup:
         self._run_dir = run_dir
         self._resume_from = resume_from
         assert self._plan.elastic is not None, "only elastic runs have hosts"
-        for participant in [*server_names(self._plan), *_workers(self._plan.elastic.workers)]:
+        workers = [f"worker-{index}" for index in range(self._plan.elastic.workers)]
+        for participant in [*server_names(self._plan), *workers]:
             self._queue_start(participant)
         while not self._is_over:
             self._handle_events(self._wait_s())
@@ -174,6 +178,12 @@ class AgentGroup:
                 self._hub.send(key, {"op": "answer", "number": message["number"], **answer})
             case "newest":
                 self._answer_newest(key, message)
+            case "return":
+                at = self._folder.return_to_newest()
+                self._hub.send(key, {"op": "answer", "number": message["number"], "failure": "", "at": at})
+            case "fetch":
+                failure = self._fetch(key, int(str(message["at"])))
+                self._hub.send(key, {"op": "answer", "number": message["number"], "failure": failure})
             case "recorded":  # the lines before it are in the event log
                 self._hub.send(key, {"op": "answer", "number": message["number"], "failure": ""})
             case "draining":
@@ -327,11 +337,9 @@ class AgentGroup:
         if placed is None or not placed.pid or self._due:
             return
         rooms = [host.room for host in self._hosts.values() if host.is_usable]
-        here = machine_of(self._hosts[placed.host].room)
-        servers = [who for room in rooms if machine_of(room) == here for who in room.participants]
-        elsewhere = choose_host(self._backup, [room for room in rooms if machine_of(room) != here])
-        if sum(map(is_server, servers)) > 1 and elsewhere is not None:
-            name = self._hosts[elsewhere].name
+        better = host_apart(self._backup, self._hosts[placed.host].room, rooms)
+        if better is not None:
+            name = self._hosts[better].name
             self._supervisor.evacuate(self._backup, f"it moves from the primary's host to {name}")
             self._backup = ""
 
@@ -341,7 +349,8 @@ class AgentGroup:
         room.participants.add(participant)
         index = None if is_server(participant) else int(participant.removeprefix("worker-"))
         steps = 0 if index is None else self._steps[index]
-        if not self._is_served and not self._has_state():
+        asks_for_it = self._is_served or is_split(self._plan.mode)
+        if not (asks_for_it or self._has_state()):
             newest = self._folder.newest()
             if newest is not None:
                 self._send_checkpoint(host, newest)
@@ -358,6 +367,15 @@ class AgentGroup:
             for who, placed in self._placed.items()
             if who.startswith("worker-")
         )
+
+    def _fetch(self, host: str, at: int) -> str:
+        """Send the checkpoint of that number, as it is in the run folder now; why not, or nothing."""
+        folder = folder_at(self._run_dir / "checkpoints", at)
+        try:
+            self._send_folder(host, folder)
+        except OSError as error:
+            return f"the checkpoint {folder.name} cannot be read: {error.strerror or error}"
+        return ""
 
     def _send_checkpoint(self, host: str, folder: Path) -> None:
         sent = self._hosts[host].sent_checkpoints
@@ -406,26 +424,19 @@ class AgentGroup:
         without_slot = [participant for participant in self._due if participant not in self._apart_until_s]
         if without_slot and not self._has_noted_room and (self._living() or waited_s > NO_HOST_S):
             self._has_noted_room = True
-            self._note(f"{', '.join(without_slot)} wait for a free slot: {self._describe_hosts()}")
+            self._note(
+                f"{', '.join(without_slot)} wait for a free slot: {describe_hosts(self._hosts.values())}"
+            )
         refusals = [host.refusal for host in self._hosts.values() if host.refusal is not None]
         if refusals and len(refusals) == len(self._hosts) and waited_s > NO_HOST_S:
             raise refusals[0]
         limit_s = max(self._plan.timeout_s, self._source.start_s)
         if waited_s > limit_s or (self._is_stopping() and self._due and not self._living()):
-            hosts = self._describe_hosts()
+            hosts = describe_hosts(self._hosts.values())
             raise TrainingError(
                 f"no worker is alive, and none could be started for {waited_s:.0f} s: {hosts}",
                 f"{self._source.hint}, then resume:  paceline train --resume RUN",
             )
-
-    def _describe_hosts(self) -> str:
-        if not self._hosts:
-            return "no host is connected"
-        return ", ".join(
-            f"{host.name} has {host.room.free} free slots"
-            + (" and is draining" if host.room.is_draining else "")
-            for host in self._hosts.values()
-        )
 
     def _living(self) -> bool:
         return any(placed.pid for placed in self._placed.values())
@@ -505,7 +516,3 @@ class AgentGroup:
 
     def _note(self, text: str) -> None:
         self._on_message({"ev": "note", "text": text})
-
-
-def _workers(count: int) -> Sequence[str]:
-    return [f"worker-{index}" for index in range(count)]

@@ -373,6 +373,10 @@ class HostedRun:
                 question = await self._store(request)
             case "newest":
                 question = {"ev": "newest"}
+            case "return":
+                question = {"ev": "return"}
+            case "fetch":  # the files come before the answer
+                question = {"ev": "fetch", "at": int(str(request["at"]))}
             case "recorded":
                 question = {"ev": "recorded"}
             case other:

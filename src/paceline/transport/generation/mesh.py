@@ -31,6 +31,7 @@ from paceline.core.errors import PeerLostError, ProtocolError, SilenceError
 MAGIC = 0x50434C47  # "PCLG"
 _HEAD = struct.Struct("!IIQQIQ")  # magic, kind, generation, number, bytes of meta, bytes of the payload
 MAX_META_BYTES = 1 << 20
+_TLS_PART_BYTES = 1 << 18  # each is progress: a large state may take longer than the timeout
 _MAX_PARTS = 512  # of one sendmsg; the kernel's limit is 1024
 _NEXT = "the run continues in the next generation"
 
@@ -86,10 +87,11 @@ class Mesh:
         self._wakeup = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._closing = threading.Lock()
         self._is_closed = False
+        self._is_aborted = False
 
     def check(self) -> None:
         """PeerLostError when the generation is over."""
-        if self._is_over():
+        if self._is_over() or self._is_aborted:
             raise PeerLostError("the generation ended", _NEXT)
 
     def swap(
@@ -127,6 +129,11 @@ class Mesh:
         with self._closing:
             if not self._is_closed:
                 os.eventfd_write(self._wakeup, 1)
+
+    def abort(self) -> None:
+        """End the present wait and all later ones, though the generation goes on. Called from any thread."""
+        self._is_aborted = True
+        self.wake()
 
     def close(self) -> None:
         """Close all connections, by which the other members learn at once that this one has left."""
@@ -233,52 +240,56 @@ class _Link:
         self._place = next(places)
 
     def advance(self) -> bool:
-        return self._send() | self._fill()
-
-    def _send(self) -> bool:
+        """Send and receive in turns: while both ends only sent, both would wait for room in the kernel."""
         has_moved = False
-        while self._out:
-            try:
-                sent = self._send_some()
-            except (BlockingIOError, ssl.SSLWantWriteError):
-                self._sending_needs = select.POLLOUT
-                break
-            except ssl.SSLWantReadError:
-                self._sending_needs = select.POLLIN
-                break
+        while self._send() | self._fill():
             has_moved = True
-            while sent:
-                first = self._out.popleft()
-                if sent < len(first):
-                    self._out.appendleft(first[sent:])
-                    break
-                sent -= len(first)
         return has_moved
 
+    def _send(self) -> bool:
+        """Send a part, if the kernel takes one; whether it did."""
+        if not self._out:
+            return False
+        try:
+            sent = self._send_some()
+        except (BlockingIOError, ssl.SSLWantWriteError):
+            self._sending_needs = select.POLLOUT
+            return False
+        except ssl.SSLWantReadError:
+            self._sending_needs = select.POLLIN
+            return False
+        while sent:
+            first = self._out.popleft()
+            if sent < len(first):
+                self._out.appendleft(first[sent:])
+                break
+            sent -= len(first)
+        return True
+
     def _send_some(self) -> int:
-        if isinstance(self.connection, ssl.SSLSocket):  # TLS has no sendmsg
-            return self.connection.send(self._out[0])
+        if isinstance(self.connection, ssl.SSLSocket):  # TLS has no sendmsg, and sends all of it or nothing
+            return self.connection.send(self._out[0][:_TLS_PART_BYTES])
         parts = list(self._out) if len(self._out) <= _MAX_PARTS else [self._out[n] for n in range(_MAX_PARTS)]
         return self.connection.sendmsg(parts)
 
     def _fill(self) -> bool:
-        has_moved = False
-        while self._places is not None:
-            try:
-                count = self.connection.recv_into(self._place)
-            except (BlockingIOError, ssl.SSLWantReadError):
-                self._receiving_needs = select.POLLIN
-                break
-            except ssl.SSLWantWriteError:
-                self._receiving_needs = select.POLLOUT
-                break
-            if count == 0:
-                raise PeerLostError("the peer closed the connection", "see its log for the reason")
-            has_moved = True
-            self._place = self._place[count:]
-            if not self._place:
-                self._next_place()
-        return has_moved
+        """Receive a part, if one has arrived; whether it has."""
+        if self._places is None:
+            return False
+        try:
+            count = self.connection.recv_into(self._place)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            self._receiving_needs = select.POLLIN
+            return False
+        except ssl.SSLWantWriteError:
+            self._receiving_needs = select.POLLOUT
+            return False
+        if count == 0:
+            raise PeerLostError("the peer closed the connection", "see its log for the reason")
+        self._place = self._place[count:]
+        if not self._place:
+            self._next_place()
+        return True
 
     def _next_place(self) -> None:
         assert self._places is not None, "something is being received"

@@ -48,13 +48,13 @@ class NetworkGeneration:
     def __init__(self, mesh: Mesh, rank: int, *, parties: int) -> None:
         self.rank = rank
         self.parties = parties
-        self._mesh = mesh
+        self.mesh = mesh
         self._others = [other for other in range(parties) if other != rank]
         self._rows = _Rows(parties)
 
     @property
     def lost(self) -> str:
-        return self._mesh.lost
+        return self.mesh.lost
 
     def exchange(self, numbers: Sequence[int]) -> list[list[int]]:
         packed = struct.Struct(f"!{len(numbers)}q")
@@ -67,7 +67,7 @@ class NetworkGeneration:
             return ()
 
         message = Message(packed.pack(*numbers))
-        self._mesh.swap(Kind.NUMBERS, dict.fromkeys(self._others, message), self._others, take, SystemClock())
+        self.mesh.swap(Kind.NUMBERS, dict.fromkeys(self._others, message), self._others, take, SystemClock())
         return [rows[rank] for rank in range(self.parties)]
 
     def copy_state(self, sources: Mapping[int, int], data: bytes) -> bytes:
@@ -87,7 +87,7 @@ class NetworkGeneration:
         if receivers:
             message = Message(sha256(data).digest(), _views(memoryview(data)))
         from_ranks = [sources[self.rank]] if self.rank in sources else []
-        self._mesh.swap(Kind.STATE, dict.fromkeys(receivers, message), from_ranks, place, SystemClock())
+        self.mesh.swap(Kind.STATE, dict.fromkeys(receivers, message), from_ranks, place, SystemClock())
         if from_ranks and sha256(received).digest() != announced:
             raise TrainingError(
                 "the state received from another worker does not match its hash",
@@ -99,14 +99,14 @@ class NetworkGeneration:
         return self.rounds(count, clock)
 
     def rounds(self, count: int, clock: Clock) -> "NetworkRounds":
-        return NetworkRounds(self._mesh, self._rows, self.rank, self.parties, shards=count, clock=clock)
+        return NetworkRounds(self.mesh, self._rows, self.rank, self.parties, shards=count, clock=clock)
 
     def ranked_rounds(
         self, count: int, clock: Clock, *, has_states: bool
     ) -> "tuple[NetworkRounds, NetworkRanks]":
         rounds = self.rounds(count, clock)
         rounds.averages = False
-        ranks = NetworkRanks(self._mesh, self.rank, self.parties, ranks=count, clock=clock)
+        ranks = NetworkRanks(self.mesh, self.rank, self.parties, ranks=count, clock=clock)
         return rounds, ranks
 
     def board(self) -> "NetworkBoard":
@@ -116,13 +116,13 @@ class NetworkGeneration:
         return NetworkWindow(self._rows, kept)
 
     def collective(self, clock: Clock) -> "NetworkCollective":
-        return NetworkCollective(self._mesh, Rank(self.rank), self.parties, clock=clock)
+        return NetworkCollective(self.mesh, Rank(self.rank), self.parties, clock=clock)
 
     def wake_all(self) -> None:
-        self._mesh.wake()
+        self.mesh.wake()
 
     def close(self) -> None:
-        self._mesh.close()
+        self.mesh.close()
 
 
 def enter_network_world(
@@ -397,8 +397,8 @@ class NetworkCollective:
     def broadcast(self, vector: Tensor) -> Traffic:
         others = [rank for rank in range(self.world_size) if rank != self.rank]
         if self.rank == 0:
-            return self._swap(dict.fromkeys(others, vector), {})
-        return self._swap({}, {0: vector})
+            return self.exchange(dict.fromkeys(others, vector), {})
+        return self.exchange({}, {0: vector})
 
     def gather(
         self,
@@ -411,7 +411,7 @@ class NetworkCollective:
         copies: dict[int, Tensor] = {rank: torch.empty_like(vector) for rank in senders}
         if self.rank in copies:
             copies[self.rank].copy_(vector)
-        traffic = self._swap(dict.fromkeys(self._besides(receivers), vector), self._others_of(copies))
+        traffic = self.exchange(dict.fromkeys(self._besides(receivers), vector), self._others_of(copies))
         return [copies[rank] for rank in senders], traffic
 
     def swap(self, vector: Tensor) -> tuple[Tensor, Traffic]:
@@ -419,7 +419,11 @@ class NetworkCollective:
         received = torch.empty_like(vector)
         places = dict(enumerate(pieces(received, self.world_size)))
         places[self.rank].copy_(parts[self.rank])
-        return received, self._swap(self._others_of(parts), self._others_of(places))
+        return received, self.exchange(self._others_of(parts), self._others_of(places))
+
+    def abort(self) -> None:
+        """End the present exchange, and all later ones, with PeerLostError. Called from any thread."""
+        self._mesh.abort()
 
     def close(self) -> None:
         """The mesh is closed with its generation."""
@@ -430,7 +434,9 @@ class NetworkCollective:
     def _others_of(self, vectors: Mapping[int, Tensor]) -> dict[int, Tensor]:
         return {rank: vector for rank, vector in vectors.items() if rank != self.rank}
 
-    def _swap(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> Traffic:
+    def exchange(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> Traffic:
+        """Send vectors by rank, and receive others into these."""
+
         def place(sender: int, meta: bytes, payload_bytes: int) -> Sequence[memoryview]:
             expect_bytes(sender, len(meta), 0)
             expect_bytes(sender, payload_bytes, into[sender].nbytes)

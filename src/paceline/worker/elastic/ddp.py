@@ -1,8 +1,8 @@
 """Elastic ddp worker: a new torch process group for each generation, with the same replica.
 
-When a generation is over, each worker closes its connections, which wakes every wait in the old group. The
-state then comes from the memory of a worker that has the newest one, as in every elastic run
-(generations.py).
+On one host the group is gloo's; on several it uses the authenticated connections of the generation
+(transport/generation/mesh_group.py). When a generation is over, every wait in the old group ends. The state
+then comes from the memory of a worker that has the newest one, as in every elastic run (generations.py).
 """
 
 from collections.abc import Iterator
@@ -18,9 +18,10 @@ from paceline.core.ids import Rank
 from paceline.strategies.elastic.torch_group import DdpGeneration, GenerationMembers
 from paceline.strategies.port import Links
 from paceline.transport.generation.ports import TrainingWorld
-from paceline.transport.torch_dist import AbortableGroup, is_lost_peer
+from paceline.transport.torch_dist import why_lost
 from paceline.worker.elastic.generations import ElasticWorker
 from paceline.worker.elastic.sharing import AgreedShares
+from paceline.worker.elastic.worlds import TorchGroup, enter_group
 from paceline.worker.loop import LoopResult, Steps
 
 
@@ -69,14 +70,12 @@ class DdpElasticWorker(ElasticWorker):
     def _group(self, world: TrainingWorld) -> Iterator[None]:
         """torch's process group of this generation; PeerLostError when a worker in it is lost."""
         number = self.generation
-        group = None
-        store = str(self.folder / f"{number}.store")
+        group: TorchGroup | None = None
         try:
-            group = AbortableGroup(
-                store,
-                Rank(self.rank),
-                world.parties,
-                self.plan.timeout_s,
+            group = enter_group(
+                world,
+                self.folder / f"{number}.store",
+                timeout_s=self.plan.timeout_s,
                 is_over=lambda: self.membership.is_over(number),
             )
             self.membership.when_over(partial(self._break, number, world, group))
@@ -87,11 +86,11 @@ class DdpElasticWorker(ElasticWorker):
                 group.cut()
             raise
         except RuntimeError as error:
-            if not is_lost_peer(error):
+            why = why_lost(error) if group is None else group.why_lost(error)
+            if not why:
                 raise
             if group is not None:
                 group.cut()
-            why = str(error).splitlines()[0]
             self._see_to_the_end(number, why)
             message = f"torch's process group broke: {why}"
             raise PeerLostError(message, "the run continues in the next generation") from error
@@ -100,7 +99,7 @@ class DdpElasticWorker(ElasticWorker):
             if group is not None:
                 group.leave()
 
-    def _break(self, number: int, world: TrainingWorld, group: AbortableGroup) -> None:
+    def _break(self, number: int, world: TrainingWorld, group: TorchGroup) -> None:
         """Called whenever a generation ends, possibly one without this worker."""
         if self.membership.is_over(number):
             world.wake_all()

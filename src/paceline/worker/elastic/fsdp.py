@@ -12,10 +12,10 @@ from pathlib import Path
 
 import torch
 
-from paceline.checkpoints.catalog import folder_at, newest_complete, number_of, set_aside
+from paceline.checkpoints.catalog import folder_at
 from paceline.checkpoints.snapshot import Snapshot
+from paceline.checkpoints.writer import Disk
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.core.clock import SystemClock
 from paceline.core.errors import PeerLostError, TrainingError
 from paceline.core.ids import Clock as StepClock
 from paceline.core.ids import Rank
@@ -78,6 +78,7 @@ class FsdpElasticWorker(DdpElasticWorker):
     task: Task
     source: Source
     root: Path  # of the checkpoints
+    disk: Disk  # where they are
     saver_for: Callable[[ShardedReplica, Strategy, int, int], FsdpSaver]  # by rank and number of ranks
     final: Report = field(default_factory=dict)  # the report about the final model
     saver: FsdpSaver | None = None  # of the newest generation
@@ -93,10 +94,10 @@ class FsdpElasticWorker(DdpElasticWorker):
         world.exchange(())  # the parts of all workers are on the disk
         number = -1
         if self.rank == 0:
-            newest = newest_complete(self.root, self.plan.num_workers)
-            number = -1 if newest is None else number_of(newest.folder)
-            set_aside(self.root, after=number)
+            number = self.disk.return_to_newest(self.root, self.plan.num_workers)
         self._goes_on_from = world.exchange((number,))[0][0]
+        if self._goes_on_from >= 0:
+            self.disk.fetch(folder_at(self.root, self._goes_on_from))
         at = max(0, self._goes_on_from) // self.plan.num_workers
         if at < self.committed:
             raise TrainingError(
@@ -206,7 +207,7 @@ def _conclude(elastic: FsdpElasticWorker, result: TimedRun) -> Ending:
 def _build(index: int, context: WorkerContext, task: Task, report: ReportSink) -> FsdpElasticWorker:
     assert context.coordinator is not None, "an elastic run has a coordinator"
     plan = context.plan
-    clock = SystemClock()
+    clock = context.clock
     endpoint = context.coordinator
     name = f"worker-{index}"
     log = open_log(plan, context.run_dir, name, clock)
@@ -216,7 +217,8 @@ def _build(index: int, context: WorkerContext, task: Task, report: ReportSink) -
     membership, enter = open_membership(context, name, control)
 
     def saver_for(replica: ShardedReplica, strategy: Strategy, rank: int, parts: int) -> FsdpSaver:
-        writer = writer_for(plan, context.checkpoints, f"worker-{rank}", participants=parts)
+        disk = context.disk(parts)
+        writer = writer_for(plan, context.checkpoints, f"worker-{rank}", participants=parts, disk=disk)
         return FsdpSaver(plan, replica, strategy, log=log, writer=writer, report=report)
 
     def worker_for(strategy: ElasticStrategy, world: TrainingWorld) -> Worker:
@@ -246,6 +248,7 @@ def _build(index: int, context: WorkerContext, task: Task, report: ReportSink) -
         task=task,
         source=source,
         root=context.checkpoints,
+        disk=context.disk(plan.num_workers),
         saver_for=saver_for,
     )
     return elastic

@@ -108,6 +108,10 @@ class Membership:
                         "check `paceline coordinator status`, and that enough workers are alive",
                     )
 
+    def is_closed(self) -> bool:
+        """Whether nothing of it runs any more, after `close` or an error."""
+        return self._over.is_set()
+
     def check(self) -> None:
         """Raise the error that ended the membership, if one has."""
         if self._failure is not None:

@@ -1,15 +1,18 @@
-"""A worker's way into the world of each generation: in shared memory, or over TCP.
+"""A worker's way into the world of each generation: in shared memory, or over TCP; and into torch's group.
 
 For worlds over TCP the worker opens one listening socket, and publishes its address, and beyond loopback its
 certificate, when it joins the run. In a new generation it reads those of the others from the coordinator.
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
 
 from paceline.coordinator.client.aio import RefusedError, UnreachableError
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.core.clock import ActiveTimeout, SystemClock
 from paceline.core.errors import PeerLostError, SilenceError
+from paceline.core.ids import Rank
 from paceline.plan.plan import Transport
 from paceline.transport.generation.listener import MeshListener
 from paceline.transport.generation.memory_world import enter_memory_world
@@ -76,6 +79,37 @@ def enter_world(context: WorkerContext, listener: MeshListener | None, membershi
         )
 
     return enter
+
+
+class TorchGroup(Protocol):
+    """Torch's default process group in this process, for one generation."""
+
+    def why_lost(self, error: RuntimeError) -> str:
+        """Why a collective failed with this error of torch; empty: not because of a peer."""
+        ...
+
+    def cut(self) -> None:
+        """End the present collective, and all later ones. Called from any thread."""
+        ...
+
+    def leave(self) -> None: ...
+
+
+def enter_group(
+    world: TrainingWorld, store: Path, *, timeout_s: float, is_over: Callable[[], bool]
+) -> TorchGroup:
+    """The group of the world's members; `store`: a file by which those of one host find each other.
+
+    PeerLostError if the generation ends before all are connected.
+    """
+    # torch.distributed is slow to import, and most modes do not need it.
+    if isinstance(world, NetworkGeneration):
+        from paceline.transport.generation.mesh_group import MeshGroup
+
+        return MeshGroup(world, timeout_s)
+    from paceline.transport.torch_dist import AbortableGroup
+
+    return AbortableGroup(str(store), Rank(world.rank), world.parties, timeout_s, is_over=is_over)
 
 
 class NetworkEntry:

@@ -55,6 +55,7 @@ class ScriptFacts:
     has_scaler: bool = False
     has_stream: bool = False  # an iterable dataset, which has no epochs
     keeps_state: bool = False  # run.state or run.keep
+    has_after_update: bool = False
     meets: bool = False  # run.mean, run.gather or run.split was called in the first step
     model: str = ""  # fingerprint of the model as it was prepared
     optimizer: str = ""

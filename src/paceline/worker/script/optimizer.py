@@ -49,8 +49,7 @@ class _Part:
         self.schedule: Callable[..., object] = (lambda: None) if scheduler is None else scheduler.step
 
     def state_dict(self) -> dict[str, Any]:  # Any: as torch declares it
-        state: dict[str, Any] = {} if self.scheduler is None else self.scheduler.state_dict()
-        schedule = {name: value for name, value in state.items() if name != "step"}  # the replaced method
+        schedule: dict[str, Any] = {} if self.scheduler is None else self.scheduler.state_dict()
         return {**self.optimizer.state_dict(), "schedule": schedule}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: as torch declares it
@@ -184,6 +183,8 @@ class ScalerParts:
         self._has_measured = True
         is_finite = True
         for optimizer in optimizers:
+            # So that there is a scale, also if this worker has skipped all batches so far.
+            self._scaler.scale(torch.zeros((), device=optimizer.param_groups[0]["params"][0].device))
             self._unscale(optimizer)
             # torch offers no other access to what `GradScaler.step` decides by.
             state = self._scaler._per_optimizer_states[id(optimizer)]
@@ -195,6 +196,10 @@ class ScalerParts:
     def unscaled(self, loss: float) -> float:
         """A loss that `scaler.scale` has scaled."""
         return loss / self._scaler.get_scale()
+
+    def settle(self) -> None:
+        """Update the scale after a step whose `scaler.update` the script left out, as after `run.skip`."""
+        self._update_once()
 
     def _update_once(self, new_scale: float | Tensor | None = None) -> None:
         """The script's call acts once for each update."""
@@ -219,4 +224,8 @@ def replace_step(owner: object, call: Callable[..., None]) -> None:
         call(*args, **kwargs)
 
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # torch's schedulers look for it
-    owner.step = types.MethodType(step, owner)  # type: ignore[attr-defined]  # an instance attribute
+    if isinstance(owner, LRScheduler):
+        # In its class: the state of a scheduler, which scripts save, is every attribute of the instance.
+        owner.__class__ = type(type(owner).__name__, (type(owner),), {"step": step})
+    else:
+        owner.step = types.MethodType(step, owner)  # type: ignore[attr-defined]  # an instance attribute

@@ -71,6 +71,7 @@ class Prepared:
             has_plateau=any(isinstance(each, ReduceLROnPlateau) for each in self.schedulers.values()),
             has_stream=self.loader is not None and is_stream(self.loader),
             has_scaler=self.scaler is not None,
+            has_after_update=bool(self.after_update),
             model=self._model,
             optimizer=", ".join("+".join(type(each).__name__ for each in turn) for turn in self.turns),
         )

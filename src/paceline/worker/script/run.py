@@ -173,6 +173,11 @@ class Run:
         return self._session.committed
 
     @property
+    def stopped(self) -> bool:
+        """Whether the run was stopped early, by `run.stop` or by Ctrl-C."""
+        return self._session.is_stopped
+
+    @property
     def is_main(self) -> bool:
         """Whether this worker is the one that saves files and prints."""
         return self._session.host.rank == 0

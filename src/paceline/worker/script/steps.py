@@ -78,6 +78,8 @@ class ScriptSteps:
             return True
         if self._computation is not None:  # the next batch ends a step whose optimizers step in turn
             self._end_step()
+        if self._scaler is not None:
+            self._scaler.settle()  # before the state is saved, and before the next loss is scaled
         if self.is_over:
             return False
         if self.is_stopped:

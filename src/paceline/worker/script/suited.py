@@ -71,6 +71,13 @@ def _reasons(facts: ScriptFacts, mode: Mode, is_elastic: bool) -> Iterator[Probl
             f"use --mode {', '.join(STREAM_MODES)}; or a map-style dataset",
             code="E125",
         )
+    if facts.keeps_state and facts.has_after_update and is_elastic and not is_served and mode.name != "ssgd":
+        yield Problem(
+            f"after_update may change kept state, and a worker of {kind} makes the updates of several "
+            "shards: a moving average would take each of them",
+            "change it in run.on_commit, and leave after_update out; or use --mode ssgd",
+            code="E134",
+        )
     if facts.keeps_state and is_served:
         yield Problem(
             f"run.state and run.keep are saved with the model, and the server of {mode.name} does not run "
