@@ -38,12 +38,12 @@ def no_such_script(folder: Path) -> Codes:
     return printed_codes(folder, "run", "missing.py")
 
 
-def _unsuited(**facts: int) -> Codes:
-    return {problem.code for problem in unsuited(replace(FACTS, **facts), MODES["asgd"], is_elastic=False)}
+def _unsuited(facts: ScriptFacts) -> Codes:
+    return {problem.code for problem in unsuited(facts, MODES["asgd"], is_elastic=False)}
 
 
 def two_optimizers(_: Path) -> Codes:
-    return _unsuited(turns=2)
+    return _unsuited(replace(FACTS, turns=2))
 
 
 def a_closure(_: Path) -> Codes:
@@ -55,7 +55,7 @@ def a_stream(_: Path) -> Codes:
 
 
 def a_plateau(_: Path) -> Codes:
-    return _unsuited(has_plateau=True)
+    return _unsuited(replace(FACTS, has_plateau=True))
 
 
 def half_of_a_gan(_: Path) -> Codes:

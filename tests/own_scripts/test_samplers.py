@@ -32,7 +32,7 @@ class Backwards(Sampler[list[int]]):
             left = left[size:]
 
 
-def used(loader: "DataLoader[list[torch.Tensor]]") -> list[float]:
+def used(loader: "DataLoader[tuple[torch.Tensor, ...]]") -> list[float]:
     """The samples of the first steps of two workers, in their order."""
     plan = replace(Lab("ssgd").plan(num_workers=2, batch_sizes=(6, 6), steps=5), task=TASK)
     shares: dict[tuple[int, int], list[float]] = {}

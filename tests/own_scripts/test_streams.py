@@ -130,12 +130,12 @@ def test_a_worker_reads_on_from_the_newest_state_that_it_knows() -> None:
     samples, other = (StreamSamples(DataLoader(Count(), batch_size=6), seed=0) for _ in range(2))
     for step in range(5):
         (batch,) = samples.batches(plan, WorkUnit(1, step))
-        assert batch.tolist() == [1 + 6 * step, 4 + 6 * step]
+        assert list(batch) == [1 + 6 * step, 4 + 6 * step]
     samples.commit(4)
     other.load_state_dict(samples.state_dict())
     Count.read = 0
     (again,) = other.batches(plan, WorkUnit(1, 4))  # its generation was lost
-    assert again.tolist() == [25, 28]
+    assert list(again) == [25, 28]
     assert Count.read == 6
     (ahead,) = other.batches(plan, WorkUnit(1, 7))
-    assert ahead.tolist() == [43, 46]
+    assert list(ahead) == [43, 46]

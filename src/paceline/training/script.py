@@ -27,6 +27,7 @@ from paceline.training.request import Request, choose_run_dir, run_dir_problems
 from paceline.training.script_sources import read_sources
 from paceline.training.session import Session
 from paceline.worker.script.facts import ScriptFacts
+from paceline.worker.script.refusals import refuse_changed_parameters, refuse_changed_state, refuse_rates
 from paceline.worker.script.suited import unsuited
 
 # Settings that a script makes itself, in Python.
@@ -194,18 +195,11 @@ def _require_suited(config: TrainConfig, probed: dict[str, Json]) -> None:
     mode = decide.mode_of(config)
     is_elastic = bool(config.elastic)
     problems = [] if mode is None else unsuited(ScriptFacts.read(options), mode, is_elastic=is_elastic)
-    if probed["changes_parameters"] and (is_elastic or (mode is not None and mode.channel is Channel.STORE)):
-        message = (
-            "the script changes parameters outside of optimizer.step(), and other processes make updates, too"
-        )
-        hint = "do it where the update is made:  run.prepare(…, after_update=fn)"
-        problems.append(Problem(message, hint, code="E134"))
+    is_served = mode is not None and mode.channel is Channel.STORE
+    if probed["changes_parameters"] and (is_elastic or is_served):
+        problems += refuse_changed_parameters(decide.mode_name_of(config)).problems
     if probed["changes_state"] and is_elastic:
-        message = (
-            "the script changes kept state in the body of the loop, which not every worker runs in every step"
-        )
-        hint = "change it in  run.on_commit(fn)  or  run.prepare(…, after_update=fn)"
-        problems.append(Problem(message, hint, code="E134"))
+        problems += refuse_changed_state().problems
     if probed["changes_gradients"] and decide.num_workers_of(config) > 1:
         message = "the script changes gradients after backward (clip_grad_norm_?): each worker its own"
         hint = "use run.clip_grad_norm_, which acts on the gradient on which the workers agree"
@@ -215,9 +209,7 @@ def _require_suited(config: TrainConfig, probed: dict[str, Json]) -> None:
             message = f"the script clips some of the parameters, and the server of {mode.name} clips all"
             problems.append(Problem(message, "clip model.parameters(), or use --mode ssgd", code="E134"))
         if probed["sets_rates"]:
-            message = f"the script sets the learning rate by hand, and the server of {mode.name} has its own"
-            hint = "use a scheduler of torch and prepare it: LambdaLR(optimizer, fn); or use --mode ssgd"
-            problems.append(Problem(message, hint, code="E134"))
+            problems += refuse_rates(mode.name).problems
     if config.on_slow == OnSlow.REBALANCE and probed["sets_rates"]:
         message = "the script sets the learning rate by hand, and a worker may have no share of a step"
         hint = "use a scheduler of torch and prepare it: LambdaLR(optimizer, fn); or leave --on-slow out"

@@ -19,17 +19,17 @@ from paceline.sync.assignment import WorkUnit
 from paceline.tasks.port import Batch
 from paceline.worker.gradient import Times
 from paceline.worker.loop import Computation, StepAbandonedError, StepEnd, Steps
-from paceline.worker.script.checks import (
-    StepChecks,
+from paceline.worker.script.checks import StepChecks
+from paceline.worker.script.kept import KeptState
+from paceline.worker.script.optimizer import ScalerParts, ScriptOptimizer
+from paceline.worker.script.port import OpenLoop, ScriptHost
+from paceline.worker.script.prepared import Prepared, parameters_of
+from paceline.worker.script.refusals import (
     refuse_changed_gradients,
     refuse_changed_parameters,
     refuse_changed_state,
     refuse_rates,
 )
-from paceline.worker.script.kept import KeptState
-from paceline.worker.script.optimizer import ScalerParts, ScriptOptimizer
-from paceline.worker.script.port import OpenLoop, ScriptHost
-from paceline.worker.script.prepared import Prepared, parameters_of
 
 
 class ScriptSteps:
