@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.fixtures.runs.torchrun import python
+from tests.fixtures.processes.command import paceline
+from tests.fixtures.runs.ray_cluster import cluster
 
 from paceline.training.script_sources import read_sources
 from paceline.worker.script.facts import ScriptFile, file_of, sha256_of
@@ -32,16 +33,16 @@ def test_a_node_without_the_file_writes_the_text_of_the_plan(tmp_path: Path) -> 
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("flags", [("--mode", "asgd"), ("--mode", "ssgd", "--elastic", "--shards", "4")])
-def test_actors_run_the_script_and_accelerate_sees_one_process(
-    flags: tuple[str, ...], tmp_path: Path
-) -> None:
-    command = ("run", "--launcher", "ray", "--num-workers", "2", "--run-dir", "run", *flags)
+@pytest.mark.timeout(900)
+def test_actors_run_the_script_and_accelerate_sees_one_process(tmp_path: Path) -> None:
     script = SCRIPT.with_name("accelerated_script.py")
-    done = python("-m", "paceline", *command, str(script), folder=tmp_path)
-    assert done.code == 0, done.err
-    result = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert result["metrics"] == {"processes": 1.0, "index": 0.0}
-    assert result["launcher"] == "ray"
-    verified = python("-m", "paceline", "verify", "run", folder=tmp_path)
-    assert verified.code == 0, verified.out
+    with cluster(tmp_path / "ray", nodes=1, cpus=4, has_jobs=False) as ray:
+        for name, flags in (("asgd", ()), ("ssgd", ("--elastic", "--shards", "4"))):
+            run_dir = tmp_path / name
+            command = ("run", "--launcher", "ray", "--address", ray.address, "--mode", name, *flags)
+            workers = ("--num-workers", "2", "--run-dir", str(run_dir))
+            done = paceline(*command, *workers, str(script), within_s=300)
+            assert done.code == 0, done.err
+            result = json.loads((run_dir / "result.json").read_text())
+            assert (result["launcher"], result["metrics"]) == ("ray", {"processes": 1.0, "index": 0.0})
+            assert paceline("verify", str(run_dir)).code == 0
