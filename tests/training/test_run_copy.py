@@ -17,6 +17,8 @@ from paceline.cli.main import run as run_command
 from paceline.core.disk import write_durably
 from paceline.core.errors import DamagedRecordError, ExitCode
 from paceline.events.log import write_header
+from paceline.faults.actions.executor import ActionExecutor
+from paceline.faults.actions.request import ActionKind, ActionRequest, Phase
 from paceline.plan.codec import COPY, dumps
 from paceline.plan.plan import Plan
 from paceline.storage.objects import FolderObjects
@@ -338,3 +340,28 @@ def test_a_command_that_changes_a_run_refuses_its_copy(
     worker = ["worker-0"] if command[0] == "workers" else []
     assert run_command([*command, url, *worker], Session(folder=tmp_path)) == ExitCode.TRAINING_FAILED
     assert "E301" in capsys.readouterr().err
+
+
+def test_an_action_on_a_mirror_is_refused_and_changes_nothing(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of the dashboard of a store: it has the mirror's folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    run = Run(tmp_path / "here", url).begin()
+    with run.copier.running():
+        run.step(1)
+    mirror = RunMirror(url)
+    mirror.update(Contents.RECORD)
+    before = (mirror.folder / "events.jsonl").read_bytes()
+    request = ActionRequest(
+        id="1",
+        kind=ActionKind.STOP,
+        worker="",
+        factor=1.0,
+        for_s=1.0,
+        is_forced=False,
+        by="u",
+        source="ui",
+    )
+    assert ActionExecutor(mirror.folder, request, lambda _: None).run().phase is Phase.REFUSED
+    assert (mirror.folder / "events.jsonl").read_bytes() == before
