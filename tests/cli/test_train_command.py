@@ -1,7 +1,7 @@
 """`paceline train`: early start, choice of the run folder, output and exit codes."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tests.fixtures.wording import Wording
 
 from paceline.cli.main import run
 from paceline.core.errors import ExitCode, TrainingError
-from paceline.launchers.local import Message, RunOutcome, Supervisor
+from paceline.launchers.local import Message, RunOutcome, ScriptStart, Supervisor
 from paceline.plan.codec import Json
 from paceline.plan.plan import Option, Plan
 from paceline.training.session import Session
@@ -55,17 +55,7 @@ class FakeLauncher:
         self.counted += 1
         return 640
 
-    def probe_script(
-        self,
-        file: str,
-        arguments: Sequence[str],
-        *,
-        folder: str,
-        seed: int,
-        dtype: str,
-        num_workers: int,
-        has_trials: bool = False,
-    ) -> Message:
+    def probe_script(self, start: ScriptStart) -> Message:
         raise AssertionError("no script is run here")
 
     def stop(self) -> None: ...

@@ -148,10 +148,11 @@ def test_a_worker_a_host_and_the_leader_are_lost_and_a_host_is_drained(fleet: Fl
 def test_a_host_joins_with_tls_gets_a_further_worker_and_is_lost(tls_fleet: Fleet) -> None:
     fleet = tls_fleet
     run_dir = fleet.nodes.folder / "run"
-    more = ["--num-workers", "1", "--max-workers", "2", "--shards", "4"]
-    fleet.start("a")
+    more = ["--num-workers", "1", "--max-workers", "2", "--shards", "4", "--name", "hosts"]
+    fleet.start("others", "--run", "another")  # serves runs of another name
+    fleet.start("a", "--run", "hosts", "--exit-code", "75")
     with training(run_dir, *ELASTIC, *more, *fleet.flags, participants=1, env=fleet.nodes.env) as run:
-        fleet.start("b")
+        fleet.start("b", "--run", "hosts")
         until_all_are_in(run, after=0, workers=2)
         assert host_of(run, "worker-1") == "b"
         listed = paceline("workers", "list", str(run_dir), "--json").data()
@@ -161,7 +162,24 @@ def test_a_host_joins_with_tls_gets_a_further_worker_and_is_lost(tls_fleet: Flee
         until_gone([orphan])
         until_all_are_in(run, after=0, workers=1)
         stop(run)
+    fleet.agents["a"].process.send_signal(signal.SIGTERM)
+    assert fleet.agents["a"].process.wait(timeout=120) == 75
     assert_nothing_was_lost(run_dir)
+
+
+def test_an_agent_waits_until_a_lost_agent_of_its_name_has_left(fleet: Fleet) -> None:
+    """A pod that replaces another has its name, and on the same node its process number."""
+    fleet.start("a")
+    until(lambda: fleet.listed() == ["a"], "the agent has joined")
+    first = fleet.agents["a"]
+    first.process.send_signal(signal.SIGSTOP)  # its process is there, and its lease ends
+    fleet.start("a")
+    fleet.agents["a"].until_says("waiting for the agent 'a'")
+    kill(first.process.pid)
+    first.process.wait()
+    fleet.agents["a"].until_says("joining")
+    until(lambda: fleet.listed() == ["a"], "the new agent has joined")
+    assert fleet.agents["a"].process.poll() is None
 
 
 def test_what_agents_cannot_run_is_refused_before_it_begins(tmp_path: Path) -> None:
@@ -171,3 +189,13 @@ def test_what_agents_cannot_run_is_refused_before_it_begins(tmp_path: Path) -> N
         (error,) = json.loads(result.out)["error"]["problems"]
         assert error["code"] == code, result.out
         assert not (tmp_path / "no").exists()
+
+
+def test_resume_auto_starts_the_run_and_then_resumes_it(tmp_path: Path) -> None:
+    flags = ["--resume", "auto", "--name", "kept", "--save-dir", str(tmp_path), "--mode", "ssgd", "--json"]
+    for number in (1, 2):
+        result = paceline("train", *flags, "--steps", "20", "--checkpoint-every", "10", folder=tmp_path)
+        assert result.code == 0, result.err
+        assert result.data()["run_dir"] == str(tmp_path / "kept")
+        resumed = (tmp_path / "kept" / "events.jsonl").read_text().count('"run_resumed"')
+        assert resumed == number - 1

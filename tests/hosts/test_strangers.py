@@ -96,6 +96,9 @@ class Product:
     def beyond_loopback(self) -> list[ListeningSocket]:
         return [found for found in self.sockets() if found.is_beyond_loopback]
 
+    def kinds(self) -> set[str]:
+        return {kind_of(found) for found in self.beyond_loopback()}
+
     def workers(self) -> list[pb.Worker]:
         request = pb.ListWorkers(run=self.run_name(), with_ended=True)
         with open_coordinators(self.fleet.nodes.coordinators).blocking_client(60.0) as client:
@@ -127,7 +130,7 @@ def product(folder: Path, mode: str) -> Iterator[Product]:
             listening = ["--host", host.address, "--port", "0", "--token-file", "token"]
             for command in (["dashboard", "run"], ["metrics", "serve", "run"]):
                 host.start([*PACELINE, *command, *listening], log=fleet.log_of(command[0]))
-            until(lambda: {kind_of(each) for each in made.beyond_loopback()} == set(PROOFS), "every part listens")
+            until(lambda: made.kinds() == set(PROOFS), "every part listens")
             yield made
 
 
@@ -200,7 +203,8 @@ def check_foreign_certificates(made: Product, folder: Path) -> None:
 def check_foreign_runs(made: Product, found: list[ListeningSocket]) -> None:
     """Workers that hold the secret of another run, and know everything else of this one."""
     run = made.run_name()
-    participants = [worker for worker in made.workers() if worker.phase == pb.WORKER_ACTIVE]
+    alive = (pb.WORKER_JOINED, pb.WORKER_ACTIVE)
+    participants = [worker for worker in made.workers() if worker.phase in alive]
     newest = made.until_all_train()
     pairs = [(one, other) for one, other in permutations(participants, 2) if one.address]
     for acceptor, dialer in pairs:

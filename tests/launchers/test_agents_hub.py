@@ -23,7 +23,7 @@ from paceline.launchers.agents.group import AgentGroup
 from paceline.launchers.agents.hosted_run import Helper, HostedRun, Slots
 from paceline.launchers.agents.hub import MAX_UNAUTHENTICATED, Arrived, Gone, Hub, Received
 from paceline.launchers.agents.launcher import Agents
-from paceline.launchers.agents.placement import HostRoom, choose_host
+from paceline.launchers.agents.placement import HostRoom, choose_host, host_apart
 from paceline.launchers.agents.wire import HANDSHAKE_S, Message, Peer
 from paceline.launchers.elastic import ElasticSupervisor
 from paceline.launchers.supervision import RestartPolicy
@@ -193,6 +193,10 @@ def test_two_servers_are_on_two_hosts_if_there_are_two() -> None:
     second = HostRoom("second", 1)
     assert choose_host("server-1", [first, second]) == "second"
     assert choose_host("server-1", [first]) == "first"
+    assert host_apart("server-1", first, [first, second]) is None, "it is alone there"
+    both = HostRoom("both", 0, {"server-0", "server-1"})
+    assert host_apart("server-1", both, [both, second]) == "second"
+    assert host_apart("server-1", both, [both]) is None
     slots_of_one = HostRoom("third", 8, machine="node-1")
     first.machine = "node-1"
     assert choose_host("server-1", [first, second, slots_of_one]) == "second"
@@ -240,7 +244,7 @@ def receive(connection: ssl.SSLSocket) -> tuple[Message, bytes]:
                 return message, blob
 
 
-def test_a_host_that_does_not_receive_a_checkpoint_holds_up_nobody(hub: Hub, tmp_path: Path) -> None:
+def test_a_host_that_does_not_receive_a_checkpoint_delays_no_other(hub: Hub, tmp_path: Path) -> None:
     file = tmp_path / "worker-0.safetensors"
     with file.open("wb") as whole:
         whole.truncate(64 << 20)

@@ -23,7 +23,7 @@ def render(folder: Path, capsys: CAPTURED, *args: str, code: int = 0) -> Rendere
     command = ["job", "render", "--json", "--image", "example.com/mine:1", *args]
     assert run(command, Session(folder=folder)) == code
     out = capsys.readouterr().out
-    answer: Rendered = json.loads(out)
+    answer: dict[str, Rendered] = json.loads(out)
     return answer["data"] if code == 0 else answer["error"]
 
 

@@ -45,7 +45,7 @@ def import_name(value: object, noun: str) -> str:
 
 def _assigned_name(kind: type, module: str) -> str:
     """Its own name, or the one that the module gave to a class that a function made (`from_torch`)."""
-    named = vars(sys.modules[module])
+    named: dict[str, object] = vars(sys.modules[module])
     if named.get(kind.__name__) is kind:
         return kind.__name__
     return next((name for name, value in named.items() if value is kind), kind.__name__)

@@ -35,7 +35,6 @@ GROUPS: dict[str, dict[str, tuple[str, str, str]]] = {
         "checkpoint": ("paceline.cli.checkpoint", "checkpoint", "List, verify and export checkpoints."),
     },
     "Survive and test faults": {
-        "standby": ("paceline.cli.standby", "standby", "Continue a run whose command's machine is lost."),
         "workers": ("paceline.cli.workers", "workers", "Add, remove, pause or kill workers of a live run."),
         "stop": ("paceline.cli.workers", "stop", "Stop a run gracefully, with a checkpoint."),
         "lab": ("paceline.cli.lab", "lab", "Inject faults and check what the run promises."),
@@ -43,6 +42,7 @@ GROUPS: dict[str, dict[str, tuple[str, str, str]]] = {
         "replay": ("paceline.cli.verify", "replay", "Re-execute a recorded run bit for bit."),
         "laws": ("paceline.cli.laws", "laws", "Check a strategy against its mathematical laws."),
         "agent": ("paceline.cli.agent", "agent", "Start workers on this host, for runs of a coordinator."),
+        "standby": ("paceline.cli.standby", "standby", "Continue a run whose command's machine is lost."),
         "coordinator": ("paceline.cli.coordinator", "coordinator", "Run the Raft-replicated coordinator."),
     },
     "Kubernetes, Ray and images": {
@@ -81,6 +81,7 @@ _SHARED_LINES = {
     ("run", "check"): "Run your own training script; show what suits it.",
     ("simulate", "advise"): "Predict every strategy; recommend one for a run.",
     ("workers", "stop"): "Add, remove, pause or kill workers; stop a run.",
+    ("agent", "standby"): "Start workers on this host; continue a run whose machine is lost.",
     ("verify", "replay"): "Check the record of a run; re-execute it bit for bit.",
 }
 

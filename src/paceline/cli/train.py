@@ -45,8 +45,7 @@ class _More(TypedDict):
 @click.option(
     "--resume",
     metavar="RUN|URL|auto",
-    help="Resume a run, from its folder or its --run-store, at its newest checkpoint; auto: the newest run "
-    "of this name, if any.",
+    help="Resume a run; auto: the newest of this name.",
 )
 @click.option(
     "--dashboard",

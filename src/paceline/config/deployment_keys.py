@@ -140,7 +140,6 @@ DEPLOYMENT_KEYS = (
         group=Group.SURVIVE,
         help="Store for a copy of the run folder (event log, plan, checkpoints, result), from which another "
         "machine can read and continue the run: s3://BUCKET/PREFIX or file:///FOLDER of a volume.",
-        brief="Copy of the run folder: s3://BUCKET/PREFIX or file:///FOLDER.",
         kind=Kind.TEXT,
         default="no copy",
         example="s3://my-bucket/runs/first",

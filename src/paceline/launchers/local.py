@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -33,6 +33,19 @@ class RunOutcome:
 
     reports: dict[str, Message] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptStart:
+    """How a training script is started alone, before its run (`probe_script`)."""
+
+    file: str
+    arguments: tuple[str, ...]
+    folder: str
+    seed: int
+    dtype: str
+    num_workers: int  # of the planned run
+    has_trials: bool = False  # also whether a share can be repeated, and a batch divided
 
 
 class Supervisor(Protocol):
@@ -160,24 +173,12 @@ class LocalLauncher:
                 return counted
             self._note(RunOutcome(), message, Path(), None)
 
-    def probe_script(
-        self,
-        file: str,
-        arguments: Sequence[str],
-        *,
-        folder: str,
-        seed: int,
-        dtype: str,
-        num_workers: int,
-        has_trials: bool = False,
-    ) -> Message:
+    def probe_script(self, start: ScriptStart) -> Message:
         """Run a training script until its second batch; what it prepared, as options of its task.
 
         With trials also whether a share can be repeated, and a batch divided.
         """
-        order: Message = {"op": "probe", "file": file, "arguments": list(arguments), "folder": folder}
-        order |= {"seed": seed, "dtype": dtype, "num_workers": num_workers, "has_trials": has_trials}
-        self._send(order)
+        self._send({"op": "probe", **asdict(start), "arguments": list(start.arguments)})
         while True:
             message = self._receive(None)
             assert message is not None, "without a timeout there is always a message"

@@ -7,7 +7,7 @@ The side with torch is worker/entry/torchrun_leader.py; that of the other ranks 
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -15,7 +15,14 @@ from typing import Protocol
 from paceline.config.environment import World
 from paceline.core.disk import write_durably
 from paceline.core.errors import ExitCode
-from paceline.launchers.local import LocalLauncher, Message, RunOutcome, Supervisor, read_sample_count
+from paceline.launchers.local import (
+    LocalLauncher,
+    Message,
+    RunOutcome,
+    ScriptStart,
+    Supervisor,
+    read_sample_count,
+)
 from paceline.launchers.supervision import Failure
 from paceline.plan.plan import Option, Plan
 
@@ -68,28 +75,10 @@ class TorchrunLauncher:
         assert counted is not None, "a count or a refusal was returned"
         return counted
 
-    def probe_script(
-        self,
-        file: str,
-        arguments: Sequence[str],
-        *,
-        folder: str,
-        seed: int,
-        dtype: str,
-        num_workers: int,
-        has_trials: bool = False,
-    ) -> Message:
+    def probe_script(self, start: ScriptStart) -> Message:
         """In a process of its own: a script runs once in each."""
         with LocalLauncher() as prober:
-            return prober.probe_script(
-                file,
-                arguments,
-                folder=folder,
-                seed=seed,
-                dtype=dtype,
-                num_workers=num_workers,
-                has_trials=has_trials,
-            )
+            return prober.probe_script(start)
 
     def stop(self) -> None:
         self._side.ask_to_stop()

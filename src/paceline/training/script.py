@@ -16,6 +16,7 @@ from paceline.config.load import from_set_flags, load
 from paceline.config.train_config import TrainConfig
 from paceline.config.values import RawSetting
 from paceline.core.errors import ConfigError, Mistake, Problem
+from paceline.launchers.local import ScriptStart
 from paceline.plan import decide
 from paceline.plan.catalog import MODES, SCRIPT_TASK, Channel, Mode
 from paceline.plan.check import check
@@ -63,17 +64,7 @@ LEFT_OUT = (*OWN_SETTINGS, *LAUNCHER_SETTINGS)
 
 
 class ScriptProber(Protocol):
-    def probe_script(
-        self,
-        file: str,
-        arguments: Sequence[str],
-        *,
-        folder: str,
-        seed: int,
-        dtype: str,
-        num_workers: int,
-        has_trials: bool = False,
-    ) -> dict[str, Json]:
+    def probe_script(self, start: ScriptStart) -> dict[str, Json]:
         """Run the script until its second batch; `options` of its task, and what it does."""
         ...
 
@@ -130,15 +121,16 @@ def probe(
     has_trials: bool = False,
 ) -> dict[str, Json]:
     """What the script prepares and does in its first step."""
-    return prober.probe_script(
-        str(file.absolute()),  # not resolved: in a pod it is a link to a folder of that pod
-        arguments,
+    start = ScriptStart(
+        file=str(file.absolute()),  # not resolved: in a pod it is a link to a folder of that pod
+        arguments=tuple(arguments),
         folder=str(folder.absolute()),
         seed=config.seed or 0,
         dtype=config.dtype or Dtype.FLOAT32,
         num_workers=decide.num_workers_of(config),
         has_trials=has_trials,
     )
+    return prober.probe_script(start)
 
 
 def plan_of_script(config: TrainConfig, facts: Facts, probed: dict[str, Json], script: Path) -> Plan:

@@ -2,7 +2,7 @@
 
 A pod is lost when it is deleted or evicted, when its node fails, or when its process is killed. The operator
 makes it again, and its agent joins the run. The job ends with the command. What each kind can do:
-docs/decisions/0067-elastic-kubernetes.md.
+docs/decisions/0064-elastic-kubernetes.md.
 """
 
 import shlex

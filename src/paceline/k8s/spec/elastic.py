@@ -2,7 +2,8 @@
 
 A host is a pod: `paceline agent` starts the workers in it. The command, `paceline train --elastic --launcher
 agents`, runs in a pod of its own, without workers. Both find each other at a deployed coordinator. All hosts
-of the range are requested, and the run begins when the fewest have come. See docs/decisions/0067.
+of the range are requested, and the run begins when the fewest have come.
+See docs/decisions/0064-elastic-kubernetes.md.
 """
 
 import re

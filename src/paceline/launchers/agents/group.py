@@ -21,6 +21,8 @@ from paceline.launchers.agents.placement import (
     HostSource,
     Placed,
     choose_host,
+    describe_hosts,
+    host_apart,
     is_server,
     machine_of,
     machines_of_servers,
@@ -78,7 +80,8 @@ class AgentGroup:
         self._run_dir = run_dir
         self._resume_from = resume_from
         assert self._plan.elastic is not None, "only elastic runs have hosts"
-        for participant in [*server_names(self._plan), *_workers(self._plan.elastic.workers)]:
+        workers = [f"worker-{index}" for index in range(self._plan.elastic.workers)]
+        for participant in [*server_names(self._plan), *workers]:
             self._queue_start(participant)
         while not self._is_over:
             self._handle_events(self._wait_s())
@@ -318,8 +321,7 @@ class AgentGroup:
             else:
                 self._apart_until_s.pop(participant, None)
                 self._start_on(host, participant)
-        if not self._due:
-            self._has_noted_room = False
+        self._has_noted_room = self._has_noted_room and bool(self._due)
 
     def _may_come_apart(self, participant: str, room: HostRoom, rooms: Sequence[HostRoom]) -> bool:
         """Whether a server waits a moment longer, because it would share the machine of the other one."""
@@ -334,12 +336,10 @@ class AgentGroup:
         if placed is None or not placed.pid or self._due:
             return
         rooms = [host.room for host in self._hosts.values() if host.is_usable]
-        here = machine_of(self._hosts[placed.host].room)
-        servers = [who for room in rooms if machine_of(room) == here for who in room.participants]
-        elsewhere = choose_host(self._backup, [room for room in rooms if machine_of(room) != here])
-        if sum(map(is_server, servers)) > 1 and elsewhere is not None:
-            name = self._hosts[elsewhere].name
-            self._supervisor.evacuate(self._backup, f"it moves from the primary's host to {name}")
+        better = host_apart(self._backup, self._hosts[placed.host].room, rooms)
+        if better is not None:
+            reason = f"it moves from the primary's host to {self._hosts[better].name}"
+            self._supervisor.evacuate(self._backup, reason)
             self._backup = ""
 
     def _start_on(self, host: str, participant: str) -> None:
@@ -423,26 +423,19 @@ class AgentGroup:
         without_slot = [participant for participant in self._due if participant not in self._apart_until_s]
         if without_slot and not self._has_noted_room and (self._living() or waited_s > NO_HOST_S):
             self._has_noted_room = True
-            self._note(f"{', '.join(without_slot)} wait for a free slot: {self._describe_hosts()}")
+            self._note(
+                f"{', '.join(without_slot)} wait for a free slot: {describe_hosts(self._hosts.values())}"
+            )
         refusals = [host.refusal for host in self._hosts.values() if host.refusal is not None]
         if refusals and len(refusals) == len(self._hosts) and waited_s > NO_HOST_S:
             raise refusals[0]
         limit_s = max(self._plan.timeout_s, self._source.start_s)
         if waited_s > limit_s or (self._is_stopping() and self._due and not self._living()):
-            hosts = self._describe_hosts()
+            hosts = describe_hosts(self._hosts.values())
             raise TrainingError(
                 f"no worker is alive, and none could be started for {waited_s:.0f} s: {hosts}",
                 f"{self._source.hint}, then resume:  paceline train --resume RUN",
             )
-
-    def _describe_hosts(self) -> str:
-        if not self._hosts:
-            return "no host is connected"
-        return ", ".join(
-            f"{host.name} has {host.room.free} free slots"
-            + (" and is draining" if host.room.is_draining else "")
-            for host in self._hosts.values()
-        )
 
     def _living(self) -> bool:
         return any(placed.pid for placed in self._placed.values())
@@ -522,7 +515,3 @@ class AgentGroup:
 
     def _note(self, text: str) -> None:
         self._on_message({"ev": "note", "text": text})
-
-
-def _workers(count: int) -> Sequence[str]:
-    return [f"worker-{index}" for index in range(count)]

@@ -3,7 +3,7 @@
 The thread authenticates connections and moves messages; the launcher, in the main thread, decides. Messages
 of one agent stay in order. The queue is bounded: an agent that sends faster than the run folder can be
 written waits. What the command sends waits in an outbox for each agent, files on the disk until it is their
-turn: a host that does not receive holds up nobody else. Of the connections that have not proven the secret,
+turn: a host that does not receive delays no other one. Of the connections that have not proven the secret,
 the oldest is ended when there are too many, so strangers neither take all file descriptors nor keep agents
 out.
 """

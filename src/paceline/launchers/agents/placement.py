@@ -57,6 +57,25 @@ def choose_host(participant: str, hosts: Collection[HostRoom]) -> str | None:
     return min(open_hosts, key=lambda host: _cost(participant, host, occupied)).name
 
 
+def host_apart(server: str, current: HostRoom, hosts: Collection[HostRoom]) -> str | None:
+    """Where a server moves that shares its machine with the other one; None: it stays."""
+    here = machine_of(current)
+    neighbours = [who for host in hosts if machine_of(host) == here for who in host.participants]
+    if sum(map(is_server, neighbours)) < 2:
+        return None
+    return choose_host(server, [host for host in hosts if machine_of(host) != here])
+
+
+def describe_hosts(hosts: Collection[Host]) -> str:
+    """The room that they have, for a message."""
+    if not hosts:
+        return "no host is connected"
+    return ", ".join(
+        f"{host.name} has {host.room.free} free slots" + (" and is draining" if host.room.is_draining else "")
+        for host in hosts
+    )
+
+
 def machines_of_servers(hosts: Collection[HostRoom]) -> set[str]:
     return {machine_of(host) for host in hosts if any(map(is_server, host.participants))}
 

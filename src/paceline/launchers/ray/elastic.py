@@ -352,8 +352,6 @@ class ElasticGroup:
         match order["op"]:
             case "fork":
                 self._queue_start(f"worker-{order['index']}")
-            case "fork_server":
-                self._queue_start(str(order["who"]))
             case "reap" if (member := self._members.get(str(order["who"]))) is not None:
                 self._lost(member, ActorLost("its heartbeats stopped, and it was killed"))
             case "leave":

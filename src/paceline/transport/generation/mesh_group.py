@@ -92,6 +92,7 @@ class _Group(dist.ProcessGroup):
         self._collective.abort()
         self._started.put(None)
         self._thread.join()
+        self._buffers.clear()  # torch's caches may keep the group
 
     # What torch calls.
 
