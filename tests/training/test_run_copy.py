@@ -13,9 +13,12 @@ from tests.fixtures.waiting import until
 
 from paceline.checkpoints.catalog import Checkpoint, folder_at
 from paceline.checkpoints.snapshot import Snapshot, write_snapshot
+from paceline.cli.main import run as run_command
 from paceline.core.disk import write_durably
-from paceline.core.errors import DamagedRecordError
+from paceline.core.errors import DamagedRecordError, ExitCode
 from paceline.events.log import write_header
+from paceline.faults.actions.executor import ActionExecutor
+from paceline.faults.actions.request import ActionKind, ActionRequest, Phase
 from paceline.plan.codec import COPY, dumps
 from paceline.plan.plan import Plan
 from paceline.storage.objects import FolderObjects
@@ -24,6 +27,7 @@ from paceline.training.resume import newest_checkpoint
 from paceline.training.run_copy import RunCopier
 from paceline.training.run_mirror import Contents, RunMirror
 from paceline.training.run_sessions import RunHeldError, fetch_run, require_silence
+from paceline.training.session import Session
 
 SOON_S = 0.02
 
@@ -323,3 +327,41 @@ def test_a_plan_in_a_store_cannot_name_a_folder_outside(tmp_path: Path, url: str
         write_durably(run.folder / "plan.json", [dumps(replace(run.plan, run=name)).encode()])
     with pytest.raises(DamagedRecordError):
         RunMirror(url)
+
+
+@pytest.mark.parametrize("command", [["stop"], ["checkpoint", "now"], ["workers", "kill"]])
+def test_a_command_that_changes_a_run_refuses_its_copy(
+    command: list[str], tmp_path: Path, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The processes in the log of the copy are those of another machine."""
+    copied_run = Run(tmp_path / "here", url).begin()
+    with copied_run.copier.running():
+        copied_run.step(1)
+    worker = ["worker-0"] if command[0] == "workers" else []
+    assert run_command([*command, url, *worker], Session(folder=tmp_path)) == ExitCode.TRAINING_FAILED
+    assert "E301" in capsys.readouterr().err
+
+
+def test_an_action_on_a_mirror_is_refused_and_changes_nothing(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of the dashboard of a store: it has the mirror's folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    run = Run(tmp_path / "here", url).begin()
+    with run.copier.running():
+        run.step(1)
+    mirror = RunMirror(url)
+    mirror.update(Contents.RECORD)
+    before = (mirror.folder / "events.jsonl").read_bytes()
+    request = ActionRequest(
+        id="1",
+        kind=ActionKind.STOP,
+        worker="",
+        factor=1.0,
+        for_s=1.0,
+        is_forced=False,
+        by="u",
+        source="ui",
+    )
+    assert ActionExecutor(mirror.folder, request, lambda _: None).run().phase is Phase.REFUSED
+    assert (mirror.folder / "events.jsonl").read_bytes() == before

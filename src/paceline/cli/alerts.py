@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.options import common_options, optional_run_argument, run_argument
+from paceline.cli.options import changed_run_argument, common_options, optional_run_argument
 from paceline.cli.output import emit, print_message
 from paceline.core.errors import ConfigError, Problem
 from paceline.training.session import Session
@@ -102,7 +102,7 @@ def test(session: Session, notifier: str, rules: Path) -> None:
 
 
 @alerts.command("silence")
-@run_argument
+@changed_run_argument
 @click.option(
     "--for",
     "duration",

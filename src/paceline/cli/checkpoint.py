@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from paceline.cli.coordinator_options import read_from_anywhere
-from paceline.cli.options import checked_run_argument, common_options, run_argument
+from paceline.cli.options import changed_run_argument, checked_run_argument, common_options
 from paceline.cli.output import emit
 from paceline.cli.workers import run_action
 from paceline.core.errors import ExitCode
@@ -38,7 +38,7 @@ def list_(session: Session, run: Path) -> None:
 
 
 @checkpoint.command("now")
-@run_argument
+@changed_run_argument
 @common_options
 def now(session: Session, run: Path) -> ExitCode:
     """Save a checkpoint of the running elastic RUN after its next step, and wait until it is written."""

@@ -15,6 +15,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from paceline.cli.commands import HELP_ALL
+from paceline.core.errors import NoSuchRunError
 from paceline.training.session import Common, Session
 
 if TYPE_CHECKING:
@@ -338,16 +339,25 @@ def run_path(folder: Path, given: Path) -> Path:
 
 
 class RunPath(click.Path):
-    """A run folder, the name of a run under `runs/`, or the store of a run, which is mirrored."""
+    """A run folder, the name of a run under `runs/`, or the store of a run, which is mirrored.
 
-    def __init__(self, *, needs_checkpoints: bool = False) -> None:
+    `is_changed`: the command acts on the run, which it cannot through a store.
+    """
+
+    def __init__(self, *, needs_checkpoints: bool = False, is_changed: bool = False) -> None:
         super().__init__(path_type=Path)
         self._needs_checkpoints = needs_checkpoints
+        self._is_changed = is_changed
 
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
     ) -> Path:
         if isinstance(value, str) and is_store(value):
+            if self._is_changed:
+                raise NoSuchRunError(
+                    f"{value} is the copy of a run, which can only be read",
+                    "use this command on the machine of the run's command, with the run folder there",
+                )
             return mirrored_run(value, needs_checkpoints=self._needs_checkpoints)
         given = super().convert(value, param, ctx)
         assert isinstance(given, Path), "click converts to path_type"
@@ -374,4 +384,5 @@ def mirrored_run(url: str, *, needs_checkpoints: bool) -> Path:
 
 run_argument = click.argument("run", shell_complete=run_names, type=RunPath())
 checked_run_argument = click.argument("run", shell_complete=run_names, type=RunPath(needs_checkpoints=True))
+changed_run_argument = click.argument("run", shell_complete=run_names, type=RunPath(is_changed=True))
 optional_run_argument = click.argument("run", shell_complete=run_names, required=False, type=RunPath())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from paceline.cli.coordinator_options import run_coordinator_options
-from paceline.cli.options import common_options, run_argument, worker_names
+from paceline.cli.options import changed_run_argument, common_options, worker_names
 from paceline.cli.output import confirm, emit, print_message, yes_option
 from paceline.core.errors import ConfigError, ExitCode, Problem
 from paceline.training.session import Session
@@ -116,7 +116,7 @@ def _target(session: Session, run: Path, coordinators: "Coordinators | None") ->
 
 
 @workers.command("list")
-@run_argument
+@changed_run_argument
 @common_options
 @_at_coordinator
 def list_workers(session: Session, run: Path, coordinators: "Coordinators | None") -> None:
@@ -139,7 +139,7 @@ def list_workers(session: Session, run: Path, coordinators: "Coordinators | None
 
 
 @workers.command("add")
-@run_argument
+@changed_run_argument
 @click.argument("count", type=click.IntRange(1, 1024), default=1)
 @_wait
 @_within
@@ -161,7 +161,7 @@ def add(
 
 
 @workers.command("remove")
-@run_argument
+@changed_run_argument
 @click.argument("which", shell_complete=worker_names, default="1", metavar="[WORKER|COUNT]")
 @_wait
 @_within
@@ -195,7 +195,7 @@ _for = click.option(
 
 
 @workers.command("kill")
-@run_argument
+@changed_run_argument
 @click.argument("worker", shell_complete=worker_names)
 @click.option("--force", is_flag=True, help="Proceed even if this ends the run.")
 @yes_option
@@ -208,7 +208,7 @@ def kill(session: Session, run: Path, worker: str, force: bool, yes: bool) -> Ex
 
 
 @workers.command("pause")
-@run_argument
+@changed_run_argument
 @click.argument("worker", shell_complete=worker_names)
 @_for
 @common_options
@@ -218,7 +218,7 @@ def pause(session: Session, run: Path, worker: str, for_s: float) -> ExitCode:
 
 
 @workers.command("resume")
-@run_argument
+@changed_run_argument
 @click.argument("worker", shell_complete=worker_names)
 @common_options
 def resume(session: Session, run: Path, worker: str) -> ExitCode:
@@ -227,7 +227,7 @@ def resume(session: Session, run: Path, worker: str) -> ExitCode:
 
 
 @workers.command("slow")
-@run_argument
+@changed_run_argument
 @click.argument("worker", shell_complete=worker_names)
 @click.option("--factor", type=float, default=4.0, show_default=True, help="Slowdown factor.")
 @_for
@@ -238,7 +238,7 @@ def slow(session: Session, run: Path, worker: str, factor: float, for_s: float) 
 
 
 @workers.command("partition")
-@run_argument
+@changed_run_argument
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
 @click.option("--force", is_flag=True, help="Proceed even if quorum or too many workers would be lost.")
 @_for
@@ -253,7 +253,7 @@ def partition(session: Session, run: Path, names: tuple[str, ...], force: bool, 
 
 
 @workers.command("heal")
-@run_argument
+@changed_run_argument
 @common_options
 def heal(session: Session, run: Path) -> ExitCode:
     """Heal all partitions of RUN, including those of other commands."""
@@ -281,7 +281,7 @@ def _worker_lines(workforce: "Workforce") -> list[str]:
 
 
 @click.command("stop")
-@run_argument
+@changed_run_argument
 @common_options
 def stop(session: Session, run: Path) -> ExitCode:
     """Stop RUN (a run folder) after its current step, with a checkpoint, and wait until it has stopped."""

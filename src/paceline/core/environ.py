@@ -183,6 +183,11 @@ def cache_folder() -> Path:
     return (cache if cache.is_absolute() else Path.home() / ".cache") / "paceline"
 
 
+def mirrors_folder() -> Path:
+    """Folder of the copies of runs from their stores, which can only be read."""
+    return cache_folder() / "runs"
+
+
 def cuda_visible_devices() -> tuple[str, ...] | None:
     """The GPUs that CUDA_VISIBLE_DEVICES leaves visible; None when it is not set."""
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")

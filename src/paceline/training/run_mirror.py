@@ -45,7 +45,7 @@ class RunMirror:
         self._store: RunStore = store
         self._plan: Plan = plan
         digest = hashlib.sha256(f"{environ.s3_endpoint()} {store.url}".encode()).hexdigest()[:16]
-        self._root = environ.cache_folder() / "runs" / digest
+        self._root = environ.mirrors_folder() / digest
         self.folder = self._root / plan.run
 
     def update(self, contents: Contents) -> None:

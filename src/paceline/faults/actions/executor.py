@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from paceline.core import environ
 from paceline.core.clock import SystemClock, monotonic_s
 from paceline.core.errors import PacelineError
 from paceline.events.log import EventLog
@@ -124,15 +125,23 @@ class ActionExecutor:
         steps_of = self.request.worker if self.request.kind is ActionKind.SLOW else ""
         self.state = RunState(self.run_dir, steps_of=steps_of)
         self.state.read()
-        log = EventLog(self.run_dir / "events.jsonl", who="operator", clock=SystemClock())
+        path = None if self._is_copy else self.run_dir / "events.jsonl"
+        log = EventLog(path, who="operator", clock=SystemClock())
         try:
             return self._run(log)
         finally:
             log.close()
 
+    @property
+    def _is_copy(self) -> bool:
+        """Whether the processes in the log may be those of another machine."""
+        return self.run_dir.is_relative_to(environ.mirrors_folder())
+
     def _run(self, log: EventLog) -> Step:
         self._log_phase(log, Phase.REQUESTED, f"by {self.request.by}, from {self.request.source}")
         why_not = refusal(self.request, self.plan, self.state.pids, is_over=self.state.is_over)
+        if self._is_copy:
+            why_not = "this is the copy of a run from its store: act on the machine of its command"
         if why_not:
             return self._log_phase(log, Phase.REFUSED, why_not)
         with ExitStack() as stack:
