@@ -28,8 +28,8 @@ from paceline.worker.gradient import Source
 from paceline.worker.loop import LoopResult, Steps, Worker
 from paceline.worker.script.data import ScriptSource
 from paceline.worker.script.facts import ScriptFacts, ScriptFile
-from paceline.worker.script.hosts import SERVER, AloneHost, open_loop_of
-from paceline.worker.script.port import OpenLoop, ScriptDoneError
+from paceline.worker.script.hosts import SERVER, AloneHost
+from paceline.worker.script.port import OpenLoop, ScriptDoneError, open_loop_of
 from paceline.worker.script.run import Run
 from paceline.worker.script.session import ScriptSession
 from paceline.worker.script.suited import MODES_IN_TURN, STREAM_MODES, is_meeting_mode

@@ -27,8 +27,12 @@ from paceline.training.request import Request, choose_run_dir, run_dir_problems
 from paceline.training.script_sources import read_sources
 from paceline.training.session import Session
 from paceline.worker.script.facts import ScriptFacts
-from paceline.worker.script.refusals import refuse_changed_parameters, refuse_changed_state, refuse_rates
-from paceline.worker.script.suited import unsuited
+from paceline.worker.script.suited import (
+    refuse_changed_parameters,
+    refuse_changed_state,
+    refuse_rates,
+    unsuited,
+)
 
 # Settings that a script makes itself, in Python.
 OWN_SETTINGS = (

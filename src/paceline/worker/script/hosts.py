@@ -22,14 +22,14 @@ from paceline.tasks.script import ScriptParts, provide
 from paceline.worker.checkpointing import NoSaver
 from paceline.worker.context import WorkerContext
 from paceline.worker.gradient import Source
-from paceline.worker.loop import StepEnd, Steps, Worker
+from paceline.worker.loop import StepEnd, Steps
 from paceline.worker.participant import build_fixed_worker, serve, work_steps
 from paceline.worker.replica import Replica
 from paceline.worker.reporting import Report
 from paceline.worker.script.data import ScriptSource
 from paceline.worker.script.facts import ScriptFacts, ScriptFile
-from paceline.worker.script.in_turn import InTurn, strategy_of
-from paceline.worker.script.port import OpenLoop, ScriptDoneError
+from paceline.worker.script.in_turn import strategy_of
+from paceline.worker.script.port import OpenLoop, ScriptDoneError, open_loop_of
 from paceline.worker.script.session import ScriptSession
 from paceline.worker.wiring import (
     WorkerProcess,
@@ -59,16 +59,6 @@ def config_with_facts(
         batch_size=sizes,
         grad_accumulation=facts.accumulate if facts.num_samples else None,
     )
-
-
-def open_loop_of(plan: Plan, worker: Worker, steps: Steps[object]) -> OpenLoop:
-    """The loop of a worker of a run that keeps its workers."""
-    source = worker.source
-    assert isinstance(source, ScriptSource), "the task is a script"
-    in_turn = worker.strategy if isinstance(worker.strategy, InTurn) else None
-    if in_turn is not None:
-        in_turn.wants_stop = worker.control.wants_stop
-    return OpenLoop(plan, steps, source, worker.clock, worker.collective, in_turn)
 
 
 class _AloneControl:

@@ -9,7 +9,7 @@ from paceline.core.clock import Clock
 from paceline.plan.plan import Plan
 from paceline.tasks.script import ScriptParts
 from paceline.transport.ports import Collective
-from paceline.worker.loop import Steps
+from paceline.worker.loop import Steps, Worker
 from paceline.worker.script.data import ScriptSource
 from paceline.worker.script.facts import ScriptFacts
 from paceline.worker.script.in_turn import InTurn
@@ -52,3 +52,13 @@ class ScriptHost(Protocol):
     def request_stop(self, reason: str) -> None:
         """All workers stop after the same step."""
         ...
+
+
+def open_loop_of(plan: Plan, worker: Worker, steps: Steps[object]) -> OpenLoop:
+    """The loop of a worker of a run that keeps its workers."""
+    source = worker.source
+    assert isinstance(source, ScriptSource), "the task is a script"
+    in_turn = worker.strategy if isinstance(worker.strategy, InTurn) else None
+    if in_turn is not None:
+        in_turn.wants_stop = worker.control.wants_stop
+    return OpenLoop(plan, steps, source, worker.clock, worker.collective, in_turn)

@@ -24,7 +24,7 @@ from paceline.worker.script.kept import KeptState
 from paceline.worker.script.optimizer import ScalerParts, ScriptOptimizer
 from paceline.worker.script.port import OpenLoop, ScriptHost
 from paceline.worker.script.prepared import Prepared, parameters_of
-from paceline.worker.script.refusals import (
+from paceline.worker.script.suited import (
     refuse_changed_gradients,
     refuse_changed_parameters,
     refuse_changed_state,
