@@ -53,7 +53,7 @@ PROVOCATIONS: dict[str, Provocation] = {
     "E104": lambda folder: printed_codes(folder, "plan", "--config", str(folder / "nothing.yaml")),
     "E105": lambda folder: printed_codes(folder, "plan", "--mode", "ssgd", "--staleness", "3"),
     "E106": _taken_folder,
-    "E107": lambda _: raised(lambda: import_name(lambda: None, "task")),  # type: ignore[arg-type]  # on purpose
+    "E107": lambda _: raised(lambda: import_name(lambda: None, "task")),
     "E108": lambda folder: printed_codes(
         folder, "data", "prepare", "sp500", "--csv", str(folder / "nothing.csv")
     ),

@@ -133,4 +133,4 @@ def test_no_life_spends_more_than_its_budgets(
             assert item.failure.remedy in (Remedy.RESUBMIT, Remedy.FIX)
             assert item.kind not in (FailureClass.WAIT, FailureClass.NONE)
             counted = replace(item.failure, counted=True) == item.failure
-            assert decision.budget == ("nobody" if not counted else decision.budget)
+            assert decision.budget == ("none" if not counted else decision.budget)

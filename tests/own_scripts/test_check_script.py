@@ -89,7 +89,7 @@ def test_rates_that_the_script_sets_leave_out_the_modes_with_a_server(
     assert {"ssgd", "localsgd"} <= modes_of(data, "reason")
 
 
-@pytest.mark.parametrize(("script", "argument"), [(SCRIPT, "dice"), (SCRIPTS / "drawing_script.py", "any")])
+@pytest.mark.parametrize(("script", "argument"), [(SCRIPT, "random"), (SCRIPTS / "drawing_script.py", "any")])
 def test_a_loss_that_cannot_be_compared_is_said_to_be_untried(
     script: Path, argument: str, launcher: LocalLauncher, tmp_path: Path
 ) -> None:

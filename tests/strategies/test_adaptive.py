@@ -17,9 +17,10 @@ from paceline.strategies.adaptive import Adaptive
 from paceline.sync.adaptive_setting import Adapted, AdaptiveSetting, Allowed, SyncPolicy
 from paceline.sync.fault_rules import StragglerRule
 from paceline.training.run import load_resumable
-from paceline.worker.entry.virtual import StrategyFactory, VirtualRun
+from paceline.worker.entry.virtual import VirtualRun
 from paceline.worker.participant import state_hash
 from paceline.worker.replay.schedule import replay
+from paceline.worker.script.in_turn import StrategyFactory
 
 ADAM = OptimizerChoice(name="adam", lr=0.01)
 LOCAL = StrategyOptions(adaptive=Allowed.LOCAL_STEPS, sync_every=4)

@@ -19,11 +19,10 @@ from paceline.launchers.local import LocalLauncher
 from paceline.laws.tasks import TinyTask
 from paceline.plan.plan import Plan, StrategyOptions, Transport
 from paceline.plan.resolve import single_worker_plan
-from paceline.strategies.batch_norm import normalises_own_batch, synchronize_batch_norm
+from paceline.strategies.batch_norm import batch_norm_remark, normalises_own_batch, synchronize_batch_norm
 from paceline.transport.in_process import CollectiveState, InProcessCollective
 from paceline.transport.virtual_time import Turns
 from paceline.worker.replay.schedule import replay
-from paceline.worker.wiring import batch_norm_remark
 
 SHARED = StrategyOptions(sync_batchnorm=True)
 ROUNDING = 1e-12  # of float64

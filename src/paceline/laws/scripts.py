@@ -179,7 +179,7 @@ def _first_that_differs(done: VirtualRun) -> str | None:
 
 
 def t8_the_rate_is_that_of_one_process(lab: Lab) -> Finding:
-    """A schedule halves the rate after every third step, as in one process, whoever makes the update."""
+    """A schedule halves the rate after every third step, as in one process, on workers and on servers."""
     plan = replace(lab.plan(stragglers=RANDOM_SPEEDS), task=TASK)
     rates: dict[int, set[float]] = {}
 

@@ -21,6 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from paceline.plan.catalog import MODES
+from paceline.plan.plan import Plan
 from paceline.transport.ports import NO_TRAFFIC, Collective, Traffic
 
 _KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -181,3 +183,21 @@ def _dims(values: Tensor) -> list[int]:
 
 def _wide(per_channel: Tensor, values: Tensor) -> Tensor:
     return per_channel.view(1, -1, *[1] * (values.dim() - 2))
+
+
+def batch_norm_remark(plan: Plan, model: nn.Module) -> str | None:
+    """Remark on the effect of the number of workers on this model, after the strategy prepared it."""
+    if not any(normalises_own_batch(layer) for layer in model.modules()):
+        return None
+    text = (
+        "the model has BatchNorm: each worker normalises over its own samples, so the result depends on "
+        "the number of workers"
+    )
+    if plan.strategy.sync_batchnorm:
+        text += "; --sync-batchnorm leaves layers with a forward pass of their own as they are"
+    elif plan.mode in MODES and MODES[plan.mode].reads("sync_batchnorm"):
+        text += "; --sync-batchnorm normalises over those of all workers"
+    else:
+        modes = " and ".join(name for name, mode in MODES.items() if mode.reads("sync_batchnorm"))
+        text += f"; {modes} have --sync-batchnorm, which normalises over those of all workers"
+    return f"{text} (docs/concepts/equal-work.md, batch normalisation)"

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import nn
 
 from paceline.checkpoints.snapshot import Snapshot
 from paceline.compression.push import push_format
@@ -26,7 +25,7 @@ from paceline.core.ids import Rank
 from paceline.events.log import EventLog, Log
 from paceline.plan.catalog import MODES, Channel, is_split
 from paceline.plan.plan import Device, Plan, Transport
-from paceline.strategies.batch_norm import normalises_own_batch
+from paceline.strategies.batch_norm import batch_norm_remark
 from paceline.strategies.load import builtin_strategy
 from paceline.strategies.port import Links, ServerSide, Strategy
 from paceline.strategies.push_pull import PushPull
@@ -328,24 +327,6 @@ def _restored(context: WorkerContext, replica: Replica, rank: Rank) -> Snapshot 
     if saved is not None:
         replica.restore(saved)
     return saved
-
-
-def batch_norm_remark(plan: Plan, model: nn.Module) -> str | None:
-    """Remark on the effect of the number of workers on this model, after the strategy prepared it."""
-    if not any(normalises_own_batch(layer) for layer in model.modules()):
-        return None
-    text = (
-        "the model has BatchNorm: each worker normalises over its own samples, so the result depends on "
-        "the number of workers"
-    )
-    if plan.strategy.sync_batchnorm:
-        text += "; --sync-batchnorm leaves layers with a forward pass of their own as they are"
-    elif plan.mode in MODES and MODES[plan.mode].reads("sync_batchnorm"):
-        text += "; --sync-batchnorm normalises over those of all workers"
-    else:
-        modes = " and ".join(name for name, mode in MODES.items() if mode.reads("sync_batchnorm"))
-        text += f"; {modes} have --sync-batchnorm, which normalises over those of all workers"
-    return f"{text} (docs/concepts/equal-work.md, batch normalisation)"
 
 
 def build_replica(plan: Plan, task: Task, device: torch.device, clock: Clock) -> Replica:

@@ -148,7 +148,7 @@ def _reason_to_stop(finding: Finding, current: Fingerprint, past: Attempts, poli
 def _budget(finding: Finding) -> str:
     """A change that helps is paid like a failure of the cluster; an uncounted failure uses no budget."""
     if not finding.failure.counted:
-        return "nobody"
+        return "none"
     is_ordered = finding.kind in (FailureClass.APP, FailureClass.UNKNOWN) or finding.is_doubtful
     return "app" if is_ordered else "infra"
 
