@@ -22,10 +22,11 @@ from paceline.launchers.agents.placement import (
     Placed,
     choose_host,
     describe_hosts,
+    have_trained,
     host_apart,
     is_server,
-    machine_of,
-    machines_of_servers,
+    mean_loss,
+    shares_a_machine,
 )
 from paceline.launchers.agents.wire import Message
 from paceline.launchers.local import RunOutcome, Supervisor, refusal_error
@@ -325,7 +326,7 @@ class AgentGroup:
 
     def _may_come_apart(self, participant: str, room: HostRoom, rooms: Sequence[HostRoom]) -> bool:
         """Whether a server waits a moment longer, because it would share the machine of the other one."""
-        if not is_server(participant) or machine_of(room) not in machines_of_servers(rooms):
+        if not shares_a_machine(participant, room, rooms):
             return False
         until_s = self._apart_until_s.setdefault(participant, monotonic_s() + APART_S)
         return monotonic_s() < until_s
@@ -349,7 +350,7 @@ class AgentGroup:
         index = None if is_server(participant) else int(participant.removeprefix("worker-"))
         steps = 0 if index is None else self._steps[index]
         asks_for_it = self._is_served or is_split(self._plan.mode)
-        if not (asks_for_it or self._has_state()):
+        if not (asks_for_it or have_trained(self._placed, self._steps)):
             newest = self._folder.newest()
             if newest is not None:
                 self._send_checkpoint(host, newest)
@@ -359,19 +360,11 @@ class AgentGroup:
         else:
             self._hub.send(host, {"op": "fork", "who": participant, "index": index, "steps": steps})
 
-    def _has_state(self) -> bool:
-        """Whether a living worker has trained: then a new one gets the state from its memory."""
-        return any(
-            placed.pid and self._steps[int(who.removeprefix("worker-"))] > placed.first_steps
-            for who, placed in self._placed.items()
-            if who.startswith("worker-")
-        )
-
     def _fetch(self, host: str, at: int) -> str:
         """Send the checkpoint of that number, as it is in the run folder now; why not, or nothing."""
         folder = folder_at(self._run_dir / "checkpoints", at)
         try:
-            self._send_folder(host, folder)
+            self._hub.send_folder(host, folder)
         except OSError as error:
             return f"the checkpoint {folder.name} cannot be read: {error.strerror or error}"
         return ""
@@ -380,12 +373,7 @@ class AgentGroup:
         sent = self._hosts[host].sent_checkpoints
         if folder.name not in sent:
             sent.add(folder.name)
-            self._send_folder(host, folder)
-
-    def _send_folder(self, host: str, folder: Path) -> None:
-        files = [path for path in folder.iterdir() if not path.name.startswith(".")]  # without drafts
-        for path in sorted(files, key=lambda path: path.suffix == ".json"):  # the JSON is last
-            self._hub.send_file(host, path, f"checkpoints/{folder.name}/{path.name}")
+            self._hub.send_folder(host, folder)
 
     def _answer_newest(self, host: str, message: Message) -> None:
         """A server begins as primary: its host gets the newest checkpoint, as it is in the run folder now."""
@@ -393,7 +381,7 @@ class AgentGroup:
         try:
             newest = self._folder.newest()
             if newest is not None:
-                self._send_folder(host, newest)
+                self._hub.send_folder(host, newest)
                 answer["folder"] = newest.name
         except OSError as error:
             answer["failure"] = f"the newest checkpoint cannot be read: {error.strerror or error}"
@@ -494,21 +482,14 @@ class AgentGroup:
     # Progress.
 
     def _take_progress(self, host: Host, message: Message) -> None:
-        host.alive = int(str(message["alive"]))
-        host.loss = float(str(message["loss"])) if message["loss"] is not None else None
-        steps = message["steps"]
-        assert isinstance(steps, list), "progress has the steps of every worker"
-        for index, count in enumerate(steps):
-            if f"worker-{index}" in host.room.participants:
-                self._steps[index] = max(self._steps[index], int(str(count)))
+        for index, count in host.take_progress(message).items():
+            self._steps[index] = max(self._steps[index], count)
 
     def _report_progress(self) -> None:
         if monotonic_s() - self._reported_s < POLL_S:
             return
         self._reported_s = monotonic_s()
-        losses = [(h.loss, h.alive) for h in self._hosts.values() if h.loss is not None and h.alive]
-        weight = sum(alive for _, alive in losses)
-        mean = sum(loss * alive for loss, alive in losses) / weight if weight else None
+        mean = mean_loss(self._hosts.values())
         steps: list[Json] = list(self._steps)
         alive = sum(placed.pid > 0 for who, placed in self._placed.items() if who.startswith("worker-"))
         self._on_message({"ev": "progress", "steps": steps, "loss": mean, "alive": alive})

@@ -134,6 +134,12 @@ class Hub:
         """Queue a message to the agent of this host; dropped when its connection has ended."""
         self._put_out(host, (message, blob))
 
+    def send_folder(self, host: str, folder: Path) -> None:
+        """A checkpoint: what is complete of it, and its JSON last."""
+        files = [path for path in folder.iterdir() if not path.name.startswith(".")]  # without drafts
+        for path in sorted(files, key=lambda path: path.suffix == ".json"):
+            self.send_file(host, path, f"checkpoints/{folder.name}/{path.name}")
+
     def send_file(self, host: str, path: Path, name: str) -> None:
         """Queue a file, which the agent stores under this name; OSError when it cannot be opened."""
         self._put_out(host, OpenFile(path.open("rb"), name))  # now: it may be removed before its turn

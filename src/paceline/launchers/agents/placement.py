@@ -4,7 +4,7 @@ Workers spread over the hosts. A parameter server avoids the host of another ser
 backup are not lost together. A participant avoids a host that lost it before, where another has room.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -37,6 +37,18 @@ class Host:
     loss: float | None = None
     refusal: PacelineError | None = None  # why it is not
     sent_checkpoints: set[str] = field(default_factory=set)
+
+    def take_progress(self, message: Message) -> dict[int, int]:
+        """Returns the steps of its workers, by number of the worker."""
+        self.alive = int(str(message["alive"]))
+        self.loss = float(str(message["loss"])) if message["loss"] is not None else None
+        steps = message["steps"]
+        assert isinstance(steps, list), "progress has the steps of every worker"
+        return {
+            index: int(str(count))
+            for index, count in enumerate(steps)
+            if f"worker-{index}" in self.room.participants
+        }
 
 
 @dataclass(slots=True)
@@ -74,6 +86,27 @@ def describe_hosts(hosts: Collection[Host]) -> str:
         f"{host.name} has {host.room.free} free slots" + (" and is draining" if host.room.is_draining else "")
         for host in hosts
     )
+
+
+def mean_loss(hosts: Collection[Host]) -> float | None:
+    """Of all living workers, as their hosts reported it."""
+    losses = [(host.loss, host.alive) for host in hosts if host.loss is not None and host.alive]
+    weight = sum(alive for _, alive in losses)
+    return sum(loss * alive for loss, alive in losses) / weight if weight else None
+
+
+def have_trained(placed: Mapping[str, Placed], steps: Sequence[int]) -> bool:
+    """Whether a living worker has trained: then a new one gets the state from its memory."""
+    return any(
+        one.pid and steps[int(who.removeprefix("worker-"))] > one.first_steps
+        for who, one in placed.items()
+        if who.startswith("worker-")
+    )
+
+
+def shares_a_machine(participant: str, room: HostRoom, rooms: Collection[HostRoom]) -> bool:
+    """Whether it is a server that would be on the machine of another one."""
+    return is_server(participant) and machine_of(room) in machines_of_servers(rooms)
 
 
 def machines_of_servers(hosts: Collection[HostRoom]) -> set[str]:
