@@ -4,7 +4,7 @@ A stream is read in as many parts as a step has shares. Share v of step t takes 
 follow those of step t - 1, in any worker. A worker that did not read them itself restores the newest state
 of the part that it knows, its own or that of a checkpoint or of another worker, and reads on from there. So
 no record is left out and none is used twice, also when workers are lost, replaced or fewer than before. A
-part that ends begins anew.
+part that ends begins again.
 """
 
 import copy
