@@ -527,6 +527,53 @@ def test_a_participant_ordered_after_the_plan_was_refused_takes_no_slot(hub: Hub
     assert hosted.slots.free == 2
 
 
+def test_room_that_comes_free_while_a_host_joins_is_announced(hub: Hub, tmp_path: Path) -> None:
+    hosted = hosted_run(hub, tmp_path, Helper)
+    hosted.slots.used = 2  # by an earlier command's run, which ends now
+
+    async def join() -> None:
+        peer, _ = await hosted._connect()
+        hosted.slots.used = 0
+        hosted.announce_room()  # there is no connection yet
+        hosted._peer = peer
+        hosted.announce_room()
+        hosted.announce_room()
+        peer.send({"ev": "draining"})
+        await peer.drain()
+        await asyncio.to_thread(until, has_all, "all messages arrived")
+        await end(peer)
+
+    seen: list[object] = []
+
+    def has_all() -> bool:
+        event = hub.next_event(0.1)
+        if isinstance(event, Arrived):
+            seen.append(event.hello["free"])
+        if isinstance(event, Received):
+            seen.append(event.message)
+        return {"ev": "draining"} in seen
+
+    asyncio.run(join())
+    assert seen == [0, {"ev": "slots", "free": 2}, {"ev": "draining"}]
+
+
+def test_a_run_whose_connection_has_ended_is_told_nothing(hub: Hub, tmp_path: Path) -> None:
+    """Its workers may still be ending, and the agent serves other runs."""
+    hosted = hosted_run(hub, tmp_path, Helper)
+
+    async def outlive() -> None:
+        hosted._peer, _ = await hosted._connect()
+        hosted._peer.close()
+        hosted._peer.close()  # asyncio closes it likewise, when the command was first
+        hosted.slots.used = 1
+        hosted.announce_room()
+        hosted.announce_drain()
+        await hosted._peer.closed()
+
+    asyncio.run(outlive())
+    assert "closed" in until_gone(hub).why
+
+
 def test_a_run_that_cannot_start_on_a_host_ends_its_connection(hub: Hub, tmp_path: Path) -> None:
     def no_helper() -> Helper:
         raise OSError("no process can be started")
