@@ -17,7 +17,7 @@ from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.run_endpoint import Coordinators, TokenFile
 from paceline.core.clock import boot_id
 from paceline.core.errors import NotReadyError, ProtocolError
-from paceline.launchers.agents.agent import AgentSettings, run_agent
+from paceline.launchers.agents.agent import Agent, AgentSettings, run_agent
 from paceline.launchers.agents.folder import RunFolder, Scratch, parts_of
 from paceline.launchers.agents.group import AgentGroup
 from paceline.launchers.agents.hosted_run import Helper, HostedRun, Slots
@@ -593,14 +593,27 @@ async def _run_and_wait(hosted: HostedRun, hub: Hub) -> None:
 
 def test_an_agent_without_a_scratch_folder_says_so_before_it_joins(tmp_path: Path) -> None:
     coordinators = Coordinators(addresses=("127.0.0.1:9",), credentials=TokenFile(tmp_path / "token"))
-    settings = AgentSettings(
-        coordinators=coordinators,
-        name="a",
-        slots=1,
-        labels={},
-        scratch=tmp_path / "missing",
-        drain_timeout_s=1.0,
-    )
     with pytest.raises(NotReadyError) as caught:
-        run_agent(settings, lambda _: None)
+        run_agent(settings_of(coordinators, tmp_path / "missing"), lambda _: None)
     assert "--scratch" in caught.value.hint
+
+
+def test_offers_that_could_not_be_read_are_read_again(tmp_path: Path) -> None:
+    """A new offer is announced only once."""
+    coordinators = Coordinators(addresses=("127.0.0.1:9",), credentials=TokenFile(tmp_path / "missing"))
+    agent = Agent(settings_of(coordinators, tmp_path), lambda _: None)
+
+    async def read() -> None:
+        membership = agent._join(asyncio.get_running_loop())
+        await agent._read_offers(membership)
+        await asyncio.to_thread(membership.close, "the test is over")
+
+    assert not agent._changed.is_set()
+    asyncio.run(read())
+    assert agent._changed.is_set()
+
+
+def settings_of(coordinators: Coordinators, scratch: Path) -> AgentSettings:
+    return AgentSettings(
+        coordinators=coordinators, name="a", slots=1, labels={}, scratch=scratch, drain_timeout_s=1.0
+    )
