@@ -17,7 +17,7 @@ from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.run_endpoint import Coordinators, TokenFile
 from paceline.core.clock import boot_id
 from paceline.core.errors import NotReadyError, ProtocolError
-from paceline.launchers.agents.agent import AgentSettings, run_agent
+from paceline.launchers.agents.agent import Agent, AgentSettings, run_agent
 from paceline.launchers.agents.folder import RunFolder, Scratch, parts_of
 from paceline.launchers.agents.group import AgentGroup
 from paceline.launchers.agents.hosted_run import Helper, HostedRun, Slots
@@ -527,6 +527,53 @@ def test_a_participant_ordered_after_the_plan_was_refused_takes_no_slot(hub: Hub
     assert hosted.slots.free == 2
 
 
+def test_room_that_comes_free_while_a_host_joins_is_announced(hub: Hub, tmp_path: Path) -> None:
+    hosted = hosted_run(hub, tmp_path, Helper)
+    hosted.slots.used = 2  # by an earlier command's run, which ends now
+
+    async def join() -> None:
+        peer, _ = await hosted._connect()
+        hosted.slots.used = 0
+        hosted.announce_room()  # there is no connection yet
+        hosted._peer = peer
+        hosted.announce_room()
+        hosted.announce_room()
+        peer.send({"ev": "draining"})
+        await peer.drain()
+        await asyncio.to_thread(until, has_all, "all messages arrived")
+        await end(peer)
+
+    seen: list[object] = []
+
+    def has_all() -> bool:
+        event = hub.next_event(0.1)
+        if isinstance(event, Arrived):
+            seen.append(event.hello["free"])
+        if isinstance(event, Received):
+            seen.append(event.message)
+        return {"ev": "draining"} in seen
+
+    asyncio.run(join())
+    assert seen == [0, {"ev": "slots", "free": 2}, {"ev": "draining"}]
+
+
+def test_a_run_whose_connection_has_ended_is_told_nothing(hub: Hub, tmp_path: Path) -> None:
+    """Its workers may still be ending, and the agent serves other runs."""
+    hosted = hosted_run(hub, tmp_path, Helper)
+
+    async def outlive() -> None:
+        hosted._peer, _ = await hosted._connect()
+        hosted._peer.close()
+        hosted._peer.close()  # asyncio closes it likewise, when the command was first
+        hosted.slots.used = 1
+        hosted.announce_room()
+        hosted.announce_drain()
+        await hosted._peer.closed()
+
+    asyncio.run(outlive())
+    assert "closed" in until_gone(hub).why
+
+
 def test_a_run_that_cannot_start_on_a_host_ends_its_connection(hub: Hub, tmp_path: Path) -> None:
     def no_helper() -> Helper:
         raise OSError("no process can be started")
@@ -546,14 +593,27 @@ async def _run_and_wait(hosted: HostedRun, hub: Hub) -> None:
 
 def test_an_agent_without_a_scratch_folder_says_so_before_it_joins(tmp_path: Path) -> None:
     coordinators = Coordinators(addresses=("127.0.0.1:9",), credentials=TokenFile(tmp_path / "token"))
-    settings = AgentSettings(
-        coordinators=coordinators,
-        name="a",
-        slots=1,
-        labels={},
-        scratch=tmp_path / "missing",
-        drain_timeout_s=1.0,
-    )
     with pytest.raises(NotReadyError) as caught:
-        run_agent(settings, lambda _: None)
+        run_agent(settings_of(coordinators, tmp_path / "missing"), lambda _: None)
     assert "--scratch" in caught.value.hint
+
+
+def test_offers_that_could_not_be_read_are_read_again(tmp_path: Path) -> None:
+    """A new offer is announced only once."""
+    coordinators = Coordinators(addresses=("127.0.0.1:9",), credentials=TokenFile(tmp_path / "missing"))
+    agent = Agent(settings_of(coordinators, tmp_path), lambda _: None)
+
+    async def read() -> None:
+        membership = agent._join(asyncio.get_running_loop())
+        await agent._read_offers(membership)
+        await asyncio.to_thread(membership.close, "the test is over")
+
+    assert not agent._changed.is_set()
+    asyncio.run(read())
+    assert agent._changed.is_set()
+
+
+def settings_of(coordinators: Coordinators, scratch: Path) -> AgentSettings:
+    return AgentSettings(
+        coordinators=coordinators, name="a", slots=1, labels={}, scratch=scratch, drain_timeout_s=1.0
+    )

@@ -1,9 +1,11 @@
 """Connections of a generation: strangers, replays, and messages that are not what they should be."""
 
+import os
 import socket
+import ssl
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -20,7 +22,7 @@ from paceline.transport.generation.listener import MeshListener
 from paceline.transport.generation.mesh import Kind, Mesh, Message
 from paceline.transport.generation.network_world import NetworkGeneration, enter_network_world
 from paceline.transport.handshake import CONNECT_TIMEOUT_S, Claim, Member, PeerTls
-from paceline.transport.tcp_wire import HANDSHAKE_TIMEOUT_S, MAX_UNAUTHENTICATED
+from paceline.transport.tcp_wire import HANDSHAKE_TIMEOUT_S, MAX_UNAUTHENTICATED, shut
 from paceline.worker.tls import client_tls_context, server_tls_context
 
 HOST = "127.0.0.1"
@@ -278,6 +280,39 @@ def encrypted() -> PeerTls:
     return PeerTls(server, certificate, client_tls_context)
 
 
+def secured(near: socket.socket, far: socket.socket) -> tuple[ssl.SSLSocket, ssl.SSLSocket]:
+    tls = encrypted()
+    with ThreadPoolExecutor(1) as threads:
+        accepting = threads.submit(tls.server.wrap_socket, far, server_side=True)
+        own = tls.trusting(tls.certificate).wrap_socket(near, server_hostname=HOST)
+        return own, accepting.result()
+
+
+@pytest.mark.parametrize("end", [shut, lambda own: _mesh_of(own).close()])
+def test_a_connection_that_was_ended_takes_and_sends_no_plain_text(
+    end: Callable[[socket.socket], None],
+) -> None:
+    """A thread that waited on it tries again, when the kernel has bytes that are not encrypted."""
+    near, far = socket.socketpair()
+    line = socket.socket(fileno=os.dup(far.fileno()))  # what is really sent
+    own, peer = secured(near, far)
+    with own, peer, line, own.makefile("rb"):  # a file keeps it from being closed for good
+        line.sendall(b"plain text")
+        end(own)
+        assert own.version() == "TLSv1.3"  # None: it is a plain socket from now on
+        for use in (lambda: own.recv(100), lambda: own.send(b"a tensor")):
+            with pytest.raises(ssl.SSLError):
+                use()
+        sent = b""
+        while part := line.recv(4096):
+            sent += part
+        assert b"a tensor" not in sent
+
+
+def _mesh_of(own: socket.socket) -> Mesh:
+    return Mesh(9, ["worker-0", "worker-1"], {1: own}, timeout_s=60.0, is_over=lambda: False)
+
+
 def test_a_frozen_member_behind_tls_does_not_hold_up_the_end_of_a_generation() -> None:
     over = threading.Event()
     tls = encrypted()
@@ -343,14 +378,11 @@ def test_connecting_to_a_frozen_member_ends_with_the_generation() -> None:
 
 @pytest.mark.soak
 def test_a_large_state_may_take_longer_than_the_timeout_while_its_receiver_reads() -> None:
-    tls = encrypted()
     near, far = socket.socketpair()
     for end in (near, far):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 100_000)
-    with ThreadPoolExecutor(2) as threads:
-        accepting = threads.submit(tls.server.wrap_socket, far, server_side=True)
-        own = tls.trusting(tls.certificate).wrap_socket(near, server_hostname=HOST)
-        peer = accepting.result()
+    own, peer = secured(near, far)
+    with ThreadPoolExecutor(1) as threads:
         timeout_s = 5.0
         state = memoryview(bytearray(8_000_000))
 

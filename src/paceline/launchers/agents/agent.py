@@ -100,18 +100,16 @@ class Agent:
             return
         membership = self._join(loop)
         self._spare = Helper()
-        free = self._slots.free
+        self._changed.set()
         try:
             while not self._draining.is_set():
-                await self._read_offers(membership)
-                while not (self._changed.is_set() or self._draining.is_set() or self._is_retry_due()):
-                    await asyncio.sleep(POLL_S)
-                    membership.check()
-                    if free != self._slots.free:
-                        free = self._slots.free
-                        for run in self._runs.values():
-                            run.announce_room(free)
-                self._changed.clear()
+                membership.check()
+                if self._changed.is_set() or self._is_retry_due():
+                    self._changed.clear()
+                    await self._read_offers(membership)
+                for run in self._runs.values():
+                    run.announce_room()
+                await asyncio.sleep(POLL_S)
             await self._drain()
         finally:
             for task in self._tasks.values():
@@ -186,6 +184,7 @@ class Agent:
             if not self._has_noted_silence:
                 self.note(f"the offers of runs cannot be read: {error}")
             self._has_noted_silence = True
+            self._changed.set()  # the news of an offer comes once: read until it is known
             return
         self._has_noted_silence = False
         self._noted = {run: text for run, text in self._noted.items() if run in self._retries}

@@ -107,6 +107,7 @@ class HostedRun:
     _sending_text: asyncio.Lock = field(default_factory=asyncio.Lock)
     _folder_fd: int = -1
     _is_told_draining: bool = False
+    _told_free: int = 0  # slots, as the command knows
     _has_ended: bool = False  # nothing is sent any more
     _is_refused: bool = False  # the plan cannot be run here
     _is_over: asyncio.Event = field(default_factory=asyncio.Event)
@@ -189,7 +190,7 @@ class HostedRun:
                 "secret": self.offer.secret.hex(),
                 "paceline": __version__,
                 "boot": boot_id(),
-                "free": self.slots.free,
+                "free": self._free(),
                 "total": self.slots.total,
                 "scratch": str(self.folder),
                 "slot": self.slot,
@@ -209,10 +210,15 @@ class HostedRun:
             self._is_told_draining = True
             self._peer.send({"ev": "draining"})
 
-    def announce_room(self, free: int) -> None:
-        """Tell the command how many slots are free."""
-        if self._peer is not None:
-            self._peer.send({"ev": "slots", "free": free})
+    def announce_room(self) -> None:
+        """Tell the command how many slots are free, unless it knows."""
+        if self._peer is not None and self._told_free != self.slots.free:
+            self._peer.send({"ev": "slots", "free": self._free()})
+
+    def _free(self) -> int:
+        """The free slots, for a message to the command."""
+        self._told_free = self.slots.free
+        return self._told_free
 
     # Orders of the command.
 
@@ -319,7 +325,7 @@ class HostedRun:
             self._participants.clear()
         if len(json.dumps(message)) > MAX_JSON_BYTES // 2:
             raise ProtocolError(f"a {kind} message is too long to be sent", "shorten what the task reports")
-        self._peer.send({**message, "free": self.slots.free})
+        self._peer.send({**message, "free": self._free()})
         await self._peer.drain()
         if kind == "over":
             self._is_over.set()

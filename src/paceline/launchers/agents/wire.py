@@ -45,7 +45,9 @@ class Peer:
         self._ticking: asyncio.Task[None] | None = None
 
     def send(self, message: Message, blob: bytes = b"") -> None:
-        """Queue a message; see `drain`."""
+        """Queue a message, see `drain`; dropped once the connection is closed."""
+        if self._writer.is_closing():  # asyncio's TLS raises AttributeError then
+            return
         text = json.dumps(message, separators=(",", ":")).encode()
         self._writer.write(_HEAD.pack(_MAGIC, len(text), len(blob)) + text + blob)
 

@@ -27,6 +27,7 @@ from enum import IntEnum
 
 from paceline.core.clock import ActiveTimeout, Clock
 from paceline.core.errors import PeerLostError, ProtocolError, SilenceError
+from paceline.transport.tcp_wire import shut
 
 MAGIC = 0x50434C47  # "PCLG"
 _HEAD = struct.Struct("!IIQQIQ")  # magic, kind, generation, number, bytes of meta, bytes of the payload
@@ -67,7 +68,7 @@ def expect_bytes(sender: int, announced: int, expected: int) -> None:
 
 
 class Mesh:
-    """One member's connections to all others. Used by one thread, except `wake`."""
+    """One member's connections to all others. Used by one thread, except `wake` and `abort`."""
 
     def __init__(
         self,
@@ -300,6 +301,5 @@ class _Link:
             self._place = place
 
     def close(self) -> None:
-        with suppress(OSError):  # the other side was first
-            self.connection.shutdown(socket.SHUT_RDWR)
+        shut(self.connection)
         self.connection.close()
