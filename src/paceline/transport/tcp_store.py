@@ -113,14 +113,15 @@ class TcpStore:
                 pass  # it crossed with the push, which was discarded
             waited_ns = self._clock.now_ns() - started_ns
             self._version = Version(frame.number)
-            if frame.position == wire.NOTHING_LEFT:
+            if frame.position == wire.NOTHING_LEFT and not frame.payload_bytes:
                 return PullResult(Version(frame.number), None, Traffic(0, 0, waited_ns))
             place = wire.bytes_of(slots.parameters)
             wire.expect_payload(frame, place)
             wire.receive_into(connection, place)
         except OSError as error:
             raise self._lost(error) from error
-        return PullResult(self._version, frame.position, Traffic(0, slots.parameters.nbytes, waited_ns))
+        position = None if frame.position == wire.NOTHING_LEFT else frame.position
+        return PullResult(self._version, position, Traffic(0, slots.parameters.nbytes, waited_ns))
 
     def _next_frame(self, connection: socket.socket) -> Frame:
         """The next frame; TimeoutError when none begins to arrive within the timeout."""
@@ -296,13 +297,14 @@ class TcpStoreHost:
     def _send_answer(self, answer: Answer, connection: socket.socket) -> bool:
         """Send the answer; whether it was the last one for this worker."""
         rank = answer.rank
-        if answer.position is None:
+        is_last = answer.position is None
+        if is_last and not answer.has_parameters:
             wire.send(connection, Frame(wire.PARAMETERS, rank, answer.version, 0))
             return True
         place = wire.bytes_of(self._slots[rank].parameters)
-        frame = Frame(wire.PARAMETERS, rank, answer.version, len(place), answer.position)
-        wire.send(connection, frame, place)
-        return False
+        position = wire.NOTHING_LEFT if answer.position is None else answer.position
+        wire.send(connection, Frame(wire.PARAMETERS, rank, answer.version, len(place), position), place)
+        return is_last
 
     def _await_request(self, connection: socket.socket, rank: Rank) -> None:
         """Wait for the worker's next request; send OBSOLETE meanwhile if the loop requests it."""

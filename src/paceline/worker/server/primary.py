@@ -191,7 +191,7 @@ class PrimaryServer(ReplicatedServer):
         if connection is None:
             return  # it repeats the request when it is back
         if frame.position == wire.NO_SHARE:
-            connection.answer(frame)
+            connection.answer(frame, self._server.parameters_of(rank) if self._server.hands_out_end else None)
         elif connection.incarnation == incarnation and connection.answered < frame.number:
             connection.answered = frame.number
             connection.answer(frame, self._server.parameters_of(rank))
