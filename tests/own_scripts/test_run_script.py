@@ -1,6 +1,7 @@
 """`paceline run SCRIPT`: a loop of the user's own computes what a task computes, or is refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,9 @@ from tests.fixtures.processes.command import CommandResult
 from tests.fixtures.processes.warm_command import warm_paceline
 
 from paceline.launchers.local import LocalLauncher
+from paceline.laws.lab import RANDOM_SPEEDS, Lab
+from paceline.laws.scripts import TASK, training
+from paceline.laws.scripts import run_script as run_virtual_script
 from paceline.worker.participant import state_hash
 
 SCRIPT = Path(__file__).parents[1] / "fixtures" / "tasks" / "own_script.py"
@@ -78,6 +82,12 @@ def test_behind_a_server_every_worker_ends_with_the_models_last_version(
     assert isinstance(states, dict)
     saved = [torch.load(tmp_path / "run" / f"saved-{rank}.pt") for rank in range(3)]
     assert {state_hash(state) for state in saved} == set(states.values())
+
+
+def test_the_wait_for_the_last_version_has_no_timeout() -> None:
+    """A worker may still validate: of this run the others wait for nothing else."""
+    plan = replace(Lab("asgd").plan(stragglers=RANDOM_SPEEDS), task=TASK, timeout_s=1e-9)
+    run_virtual_script(plan, training)
 
 
 @pytest.mark.parametrize("unit", ["step", "epoch"])

@@ -313,7 +313,14 @@ class Obsolete:
     version: Version
 
 
-Reply: TypeAlias = Answer | Obsolete
+@dataclass(frozen=True, slots=True)
+class AtEnd:
+    """No share is left for this rank; its answer follows when all work is done, after any time."""
+
+    rank: Rank
+
+
+Reply: TypeAlias = Answer | Obsolete | AtEnd
 
 
 class StoreHandler(Protocol):

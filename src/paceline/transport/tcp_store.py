@@ -8,6 +8,7 @@ its thread polls both the connection and a socket pair, by which the loop wakes 
 send OBSOLETE.
 """
 
+import math
 import queue
 import select
 import socket
@@ -25,6 +26,7 @@ from paceline.core.ids import Rank, Version
 from paceline.transport import tcp_wire as wire
 from paceline.transport.ports import (
     Answer,
+    AtEnd,
     Obsolete,
     PullResult,
     Reply,
@@ -109,8 +111,11 @@ class TcpStore:
         connection, slots = self._opened()
         started_ns = self._clock.now_ns()
         try:
-            while (frame := self._next_frame(connection)).kind == wire.OBSOLETE:
-                pass  # it crossed with the push, which was discarded
+            frame = self._next_frame(connection, self._timeout_s)
+            while frame.kind == wire.OBSOLETE:  # it crossed with the push, which was discarded
+                frame = self._next_frame(connection, self._timeout_s)
+            if frame.kind == wire.AT_END:
+                frame = self._next_frame(connection, math.inf)
             waited_ns = self._clock.now_ns() - started_ns
             self._version = Version(frame.number)
             if frame.position == wire.NOTHING_LEFT and not frame.payload_bytes:
@@ -123,13 +128,13 @@ class TcpStore:
         position = None if frame.position == wire.NOTHING_LEFT else frame.position
         return PullResult(self._version, position, Traffic(0, slots.parameters.nbytes, waited_ns))
 
-    def _next_frame(self, connection: socket.socket) -> Frame:
+    def _next_frame(self, connection: socket.socket, timeout_s: float) -> Frame:
         """The next frame; TimeoutError when none begins to arrive within the timeout."""
-        timeout = ActiveTimeout(self._timeout_s)
+        timeout = ActiveTimeout(timeout_s)
         while wait_s := timeout.next_s():
             if (frame := wire.receive_within(connection, wait_s)) is not None:
                 return frame
-        raise TimeoutError(f"timed out after {self._timeout_s:g} s")
+        raise TimeoutError(f"timed out after {timeout_s:g} s")
 
     def push(self, *, wants_stop: bool) -> Traffic:
         _, slots = self._opened()
@@ -250,7 +255,7 @@ class TcpStoreHost:
                 self._replies[reply.rank].put(reply)
                 if isinstance(reply, Obsolete):  # the worker's thread polls its sockets, not the queue
                     self._wakeups[reply.rank][0].send(b"!")
-                else:
+                elif isinstance(reply, Answer):
                     left += reply.position is None
         for thread in self._worker_threads:  # the last answers must be sent before this process ends
             thread.join()
@@ -272,8 +277,11 @@ class TcpStoreHost:
         self._worker_threads.append(threading.current_thread())
         try:
             while self._receive_request(connection, rank) is not Request.LEAVE:
-                while isinstance(reply := self._replies[rank].get(), Obsolete):
-                    wire.send(connection, Frame(wire.OBSOLETE, rank, reply.version, 0))
+                while not isinstance(reply := self._replies[rank].get(), Answer):
+                    if isinstance(reply, AtEnd):
+                        wire.send(connection, Frame(wire.AT_END, rank, 0, 0))
+                    else:
+                        wire.send(connection, Frame(wire.OBSOLETE, rank, reply.version, 0))
                 if self._send_answer(reply, connection):
                     break
         except (OSError, PeerLostError) as error:

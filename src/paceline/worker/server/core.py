@@ -27,7 +27,7 @@ from paceline.strategies.server_updates import Exchange
 from paceline.sync.admission import Admission, Held, Release
 from paceline.sync.assignment import FirstCome, Ranges, as_ranges
 from paceline.sync.averaging import mean_weight
-from paceline.transport.ports import Answer, Obsolete, Reply, Slots
+from paceline.transport.ports import Answer, AtEnd, Obsolete, Reply, Slots
 from paceline.worker.evaluation import Entry, Evaluations
 from paceline.worker.replica import Replica
 
@@ -172,7 +172,9 @@ class ParameterServer:
         if position is None:
             self._over.append(rank)
             replies = self._carry_out(self._admission.leave(rank))
-            return [*self._release_over(), *replies]
+            ended = self._release_over()
+            waits = [AtEnd(rank)] if rank in self._over else []
+            return [*waits, *ended, *replies]
         return [self.answer(rank, Step(clock), position)]
 
     def _release_over(self) -> list[Reply]:

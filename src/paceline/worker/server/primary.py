@@ -16,7 +16,7 @@ from paceline.events.log import Log
 from paceline.transport import elastic_wire as wire
 from paceline.transport.elastic_store import ElasticHost, HostEvent, WorkerConnection, WorkerRequest
 from paceline.transport.elastic_wire import Frame, MessageKind
-from paceline.transport.ports import Obsolete, Reply
+from paceline.transport.ports import Answer, Obsolete, Reply
 from paceline.worker.checkpointing import ServerSaver
 from paceline.worker.evaluation import Validation
 from paceline.worker.reporting import Report, ignore_report
@@ -169,7 +169,7 @@ class PrimaryServer(ReplicatedServer):
     def _frames(self, replies: Sequence[Reply]) -> list[tuple[int, Frame]]:
         frames = []
         for reply in replies:
-            if isinstance(reply, Obsolete):
+            if not isinstance(reply, Answer):
                 continue
             if reply.position is None:
                 frames.append((0, Frame(MessageKind.PARAMETERS, reply.rank, time=reply.version)))
