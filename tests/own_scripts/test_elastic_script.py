@@ -9,6 +9,7 @@ from tests.fixtures.processes.command import Running, running_script
 from tests.fixtures.processes.warm_command import warm_paceline
 from tests.fixtures.runs.elastic_runs import events, strike, until_all_are_in
 from tests.fixtures.waiting import until_gone
+from tests.own_scripts.test_run_script import run_script
 
 from paceline.launchers.local import LocalLauncher
 
@@ -63,6 +64,22 @@ def test_a_killed_worker_is_replaced_and_the_bits_stay_the_same(
     assert hashes_of(run_dir) == undisturbed(launcher, tmp_path, *flags, arguments=arguments)
     verified = warm_paceline(launcher, "verify", "run", folder=tmp_path)
     assert verified.code == 0, verified.out
+
+
+@pytest.mark.parametrize(
+    ("flags", "steps"),
+    [
+        (("--mode", "localsgd"), [4, 8, 12, 16]),
+        (("--mode", "fedavg", "--clients-per-round", "0.5"), [2, 4, 6, 8, 10, 12, 14, 15, 16]),
+    ],
+)
+def test_commits_are_counted_in_steps_of_the_run(
+    flags: tuple[str, ...], steps: list[int], launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    """A round of half of the shards is half as many steps."""
+    run_script(launcher, tmp_path, *ELASTIC, *flags, "--sync-every", "4", arguments=("save=1",))
+    for rank in range(2):
+        assert json.loads((tmp_path / "run" / f"commits-{rank}.json").read_text()) == steps
 
 
 @pytest.mark.soak

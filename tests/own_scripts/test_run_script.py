@@ -1,13 +1,19 @@
 """`paceline run SCRIPT`: a loop of the user's own computes what a task computes, or is refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from tests.fixtures.processes.command import CommandResult
 from tests.fixtures.processes.warm_command import warm_paceline
 
 from paceline.launchers.local import LocalLauncher
+from paceline.laws.lab import RANDOM_SPEEDS, Lab
+from paceline.laws.scripts import TASK, training
+from paceline.laws.scripts import run_script as run_virtual_script
+from paceline.worker.participant import state_hash
 
 SCRIPT = Path(__file__).parents[1] / "fixtures" / "tasks" / "own_script.py"
 DRAWING_SCRIPT = SCRIPT.with_name("drawing_script.py")
@@ -58,6 +64,30 @@ def test_every_sample_is_used_once_also_where_workers_differ(
     result_of(run_script(launcher, tmp_path, "--mode", mode, "--num-workers", "3"), tmp_path)
     verified = warm_paceline(launcher, "verify", "run", folder=tmp_path)
     assert verified.code == 0, verified.out
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--mode", "asgd"),
+        ("--mode", "easgd", "--transport", "tcp"),
+        ("--mode", "asgd", "--elastic", "--shards", "3"),
+    ],
+)
+def test_behind_a_server_every_worker_ends_with_the_models_last_version(
+    flags: tuple[str, ...], launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    run = run_script(launcher, tmp_path, *flags, "--num-workers", "3", arguments=("flat=1", "save=1"))
+    states = result_of(run, tmp_path)["state_sha256"]
+    assert isinstance(states, dict)
+    saved = [torch.load(tmp_path / "run" / f"saved-{rank}.pt") for rank in range(3)]
+    assert {state_hash(state) for state in saved} == set(states.values())
+
+
+def test_the_wait_for_the_last_version_has_no_timeout() -> None:
+    """A worker may still validate: of this run the others wait for nothing else."""
+    plan = replace(Lab("asgd").plan(stragglers=RANDOM_SPEEDS), task=TASK, timeout_s=1e-9)
+    run_virtual_script(plan, training)
 
 
 @pytest.mark.parametrize("unit", ["step", "epoch"])

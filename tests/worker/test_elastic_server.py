@@ -14,7 +14,7 @@ from paceline.core.ids import Rank
 from paceline.events.schema import ServerRow
 from paceline.plan.plan import AsgdVariant, Elastic, Plan, StrategyOptions, Transport
 from paceline.strategies.load import builtin_strategy
-from paceline.transport.ports import Obsolete
+from paceline.transport.ports import Answer, Obsolete
 from paceline.worker.participant import state_hash
 from paceline.worker.replica import Replica
 from paceline.worker.server.state_machine import ElasticServer, Order, OrderKind, RequestVerdict
@@ -65,7 +65,9 @@ class Crowd:
         for reply in replies:
             if isinstance(reply, Obsolete):
                 self.late[reply.rank] = self.server.members[reply.rank].ticket
-            elif reply.position is None:
+                continue
+            assert isinstance(reply, Answer), "an elastic server keeps its last answers itself"
+            if reply.position is None:
                 self.released.append(reply.rank)
                 self.given.pop(reply.rank, None)
             else:

@@ -1,6 +1,7 @@
 """The parameter server acts as its log says, and resumes where it was."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -9,25 +10,29 @@ from tests.fixtures.runs.plans import RANDOM_SPEEDS, ledger_plan, small_plan
 from tests.fixtures.runs.run_plans import virtual
 
 from paceline.core.clock import SystemClock
-from paceline.core.ids import Clock, Rank
+from paceline.core.ids import Clock, Rank, Version
 from paceline.events.log import MemoryLog
+from paceline.plan.catalog import SCRIPT_TASK
 from paceline.plan.plan import Plan, StrategyOptions
 from paceline.strategies.asgd import Asgd
 from paceline.strategies.backup import Backup
 from paceline.strategies.port import ServerSide
 from paceline.strategies.ps import Ps
 from paceline.strategies.ssp import Ssp
-from paceline.transport.ports import Answer, Obsolete, Reply, Slots
+from paceline.transport.ports import Answer, AtEnd, Obsolete, Reply, Slots
 from paceline.worker.participant import state_hash
 from paceline.worker.replica import Replica
 from paceline.worker.server.core import ParameterServer
 from paceline.worker.wiring import build_task, set_up_torch
 
 
-def new_server(plan: Plan, side: type[ServerSide]) -> tuple[ParameterServer, list[Slots]]:
+def new_server(
+    plan: Plan, side: type[ServerSide], *, task: str | None = None
+) -> tuple[ParameterServer, list[Slots]]:
     set_up_torch(plan)
     replica = Replica(plan, build_task(plan), torch.device("cpu"), SystemClock())
-    server = ParameterServer(plan, replica, side, log=MemoryLog(), clock=SystemClock())
+    served = replace(plan, task=task or plan.task)
+    server = ParameterServer(served, replica, side, log=MemoryLog(), clock=SystemClock())
     slots = [
         Slots(torch.zeros_like(replica.arena.state), torch.zeros_like(replica.arena.state))
         for _ in range(plan.num_workers)
@@ -116,6 +121,17 @@ def test_with_nothing_left_a_worker_is_let_go() -> None:
     server, _ = new_server(ledger_plan("asgd", steps=1, num_workers=1), Asgd)
     server.join(Rank(0), Clock(0))
     assert reply_fields(server.push(Rank(0), wants_stop=False)) == [(0, 1, None)]
+
+
+def test_workers_of_a_script_wait_for_the_last_version() -> None:
+    server, slots = new_server(ledger_plan("asgd", steps=1), Asgd, task=SCRIPT_TASK)
+    for rank in (0, 1):
+        server.join(Rank(rank), Clock(0))
+    slots[1].gradients[1] = 1.0
+    assert server.push(Rank(0), wants_stop=False) == [AtEnd(Rank(0))]
+    ends = server.push(Rank(1), wants_stop=False)
+    assert ends == [Answer(Rank(rank), Version(2), None) for rank in (0, 1)]
+    assert slots[0].parameters[1] == slots[1].parameters[1] == -0.5
 
 
 def test_a_server_that_was_saved_continues_with_what_is_not_yet_applied() -> None:

@@ -48,11 +48,11 @@ class PushPull:
     def begin_step(self, step: Step) -> Begun | None:
         pulled = self._store.pull()
         self._version = pulled.version
-        if pulled.position is None:
-            self._has_left = True
-            return None
         if self._copies:
             self._arena.state.copy_(self._slots.parameters)
+        if pulled.position is None:  # a script has received the parameters at the end of the run
+            self._has_left = True
+            return None
         share = WorkUnit.at(pulled.position, self._num_workers)
         return Begun(share=share, traffic=pulled.traffic, version=pulled.version)
 

@@ -140,7 +140,7 @@ class ElasticStore(PrimaryConnection):
             pass  # it crossed with the push, which does not count
         arrived_ns = self._clock.now_ns()
         if frame.kind is MessageKind.PARAMETERS:
-            if frame.position != wire.NO_SHARE:
+            if frame.position != wire.NO_SHARE or frame.payload_bytes:
                 wire.receive_payload(connection, frame, tcp_wire.bytes_of(slots.parameters))
             self._ticket = frame.number
             self._computing = (frame.position, frame.time)

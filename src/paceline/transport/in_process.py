@@ -19,6 +19,7 @@ from paceline.core.errors import SilenceError
 from paceline.core.ids import Clock, Rank, Version
 from paceline.transport.ports import (
     Answer,
+    AtEnd,
     LockedVectors,
     Obsolete,
     PullResult,
@@ -29,6 +30,8 @@ from paceline.transport.ports import (
 )
 from paceline.transport.shm_collective import mean_in_place, pieces
 from paceline.transport.torch_dist import ring_bytes
+
+AT_END_S = 1e9  # for the other workers to end, in virtual time
 
 
 class Waiting(Protocol):
@@ -273,6 +276,7 @@ class Mailbox:
 
     answers: dict[Rank, Answer] = field(default_factory=dict)
     obsolete: dict[Rank, Version] = field(default_factory=dict)
+    at_end: set[Rank] = field(default_factory=set)
 
 
 class InProcessStore:
@@ -310,10 +314,17 @@ class InProcessStore:
 
     def pull(self) -> PullResult:
         started_ns = self._turns.now_ns()
-        if not self._turns.wait_until(lambda: self._rank in self._mail.answers, self._timeout_s):
+        mail = self._mail
+
+        def is_answered() -> bool:
+            return self._rank in mail.answers
+
+        if not self._turns.wait_until(lambda: is_answered() or self._rank in mail.at_end, self._timeout_s):
             raise SilenceError(
                 f"waited {self._timeout_s:g} s for the parameter server", "another worker blocks it"
             )
+        if not is_answered() and not self._turns.wait_until(is_answered, AT_END_S):
+            raise SilenceError("the run has not ended", "another worker failed")
         wait_ns = self._turns.now_ns() - started_ns
         answer = self._mail.answers.pop(self._rank)
         self._version = answer.version
@@ -343,5 +354,7 @@ class InProcessStore:
             match reply:
                 case Answer():
                     self._mail.answers[reply.rank] = reply
+                case AtEnd(rank):
+                    self._mail.at_end.add(rank)
                 case Obsolete(rank, version):
                     self._mail.obsolete[rank] = version

@@ -292,12 +292,14 @@ class Revocable(Protocol):
 class Answer:
     """The server has written this version into the rank's `slots.parameters`, for this share.
 
-    A position of None: nothing is left to do, nothing was written, and the worker has left.
+    A position of None: nothing is left to do, and the worker has left. Then the parameters, those at the end
+    of the run, are written only with `has_parameters`.
     """
 
     rank: Rank
     version: Version
     position: int | None
+    has_parameters: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +313,14 @@ class Obsolete:
     version: Version
 
 
-Reply: TypeAlias = Answer | Obsolete
+@dataclass(frozen=True, slots=True)
+class AtEnd:
+    """No share is left for this rank; its answer follows when all work is done, after any time."""
+
+    rank: Rank
+
+
+Reply: TypeAlias = Answer | Obsolete | AtEnd
 
 
 class StoreHandler(Protocol):

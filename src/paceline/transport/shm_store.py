@@ -19,11 +19,12 @@ import torch
 from torch import Tensor
 
 from paceline.core.clock import Clock
-from paceline.core.errors import NotReadyError
+from paceline.core.errors import NotReadyError, SilenceError
 from paceline.core.ids import Clock as StepClock
 from paceline.core.ids import Rank, Version
 from paceline.transport.ports import (
     Answer,
+    AtEnd,
     Obsolete,
     PullResult,
     Reply,
@@ -39,8 +40,8 @@ SEMAPHORES = 2
 _CALLED, _REVOKED = range(
     SEMAPHORES
 )  # _CALLED: posted to a worker with its answer, to the server per request
-WORDS = 7
-_ASKED, _SERVED, _REQUEST, _CLOCK, _VERSION, _POSITION, _WANTED_FROM = range(WORDS)
+WORDS = 8
+_ASKED, _SERVED, _REQUEST, _CLOCK, _VERSION, _POSITION, _WANTED_FROM, _AT_END = range(WORDS)
 _NOTHING_LEFT = -1  # encodes None in a word of shared memory
 
 
@@ -84,13 +85,23 @@ class ShmStore:
 
     def pull(self) -> PullResult:
         started_ns = self._clock.now_ns()
-        self._world.wait(self._rank, _CALLED, self._timeout_s, awaited="the parameter server")
+        self._await_answer()
         wait_ns = self._clock.now_ns() - started_ns
         version = Version(int(self._words[_VERSION]))
         position = int(self._words[_POSITION])
         if position == _NOTHING_LEFT:
             return PullResult(version, None, Traffic(0, 0, wait_ns))
         return PullResult(version, position, Traffic(0, self._pull_bytes, wait_ns))
+
+    def _await_answer(self) -> None:
+        awaited = "the parameter server"
+        try:
+            self._world.wait(self._rank, _CALLED, self._timeout_s, awaited=awaited)
+        except SilenceError:
+            if not self._words[_AT_END]:
+                raise
+            # At the end the other workers may take any time; a lost one aborts the run.
+            self._world.wait(self._rank, _CALLED, None, awaited=awaited)
 
     def push(self, *, wants_stop: bool) -> Traffic:
         self._ask(Request.PUSH_AND_STOP if wants_stop else Request.PUSH)
@@ -174,6 +185,8 @@ class ShmStoreHost:
                     words[_POSITION] = _NOTHING_LEFT if position is None else position
                     left += position is None
                     self._world.post(rank, _CALLED)
+                case AtEnd():
+                    words[_AT_END] = 1
                 case Obsolete(rank, version):
                     words[_WANTED_FROM] = version
                     self._world.post(rank, _REVOKED)

@@ -8,6 +8,7 @@ its thread polls both the connection and a socket pair, by which the loop wakes 
 send OBSOLETE.
 """
 
+import math
 import queue
 import select
 import socket
@@ -25,6 +26,7 @@ from paceline.core.ids import Rank, Version
 from paceline.transport import tcp_wire as wire
 from paceline.transport.ports import (
     Answer,
+    AtEnd,
     Obsolete,
     PullResult,
     Reply,
@@ -109,26 +111,30 @@ class TcpStore:
         connection, slots = self._opened()
         started_ns = self._clock.now_ns()
         try:
-            while (frame := self._next_frame(connection)).kind == wire.OBSOLETE:
-                pass  # it crossed with the push, which was discarded
+            frame = self._next_frame(connection, self._timeout_s)
+            while frame.kind == wire.OBSOLETE:  # it crossed with the push, which was discarded
+                frame = self._next_frame(connection, self._timeout_s)
+            if frame.kind == wire.AT_END:
+                frame = self._next_frame(connection, math.inf)
             waited_ns = self._clock.now_ns() - started_ns
             self._version = Version(frame.number)
-            if frame.position == wire.NOTHING_LEFT:
+            if frame.position == wire.NOTHING_LEFT and not frame.payload_bytes:
                 return PullResult(Version(frame.number), None, Traffic(0, 0, waited_ns))
             place = wire.bytes_of(slots.parameters)
             wire.expect_payload(frame, place)
             wire.receive_into(connection, place)
         except OSError as error:
             raise self._lost(error) from error
-        return PullResult(self._version, frame.position, Traffic(0, slots.parameters.nbytes, waited_ns))
+        position = None if frame.position == wire.NOTHING_LEFT else frame.position
+        return PullResult(self._version, position, Traffic(0, slots.parameters.nbytes, waited_ns))
 
-    def _next_frame(self, connection: socket.socket) -> Frame:
+    def _next_frame(self, connection: socket.socket, timeout_s: float) -> Frame:
         """The next frame; TimeoutError when none begins to arrive within the timeout."""
-        timeout = ActiveTimeout(self._timeout_s)
+        timeout = ActiveTimeout(timeout_s)
         while wait_s := timeout.next_s():
             if (frame := wire.receive_within(connection, wait_s)) is not None:
                 return frame
-        raise TimeoutError(f"timed out after {self._timeout_s:g} s")
+        raise TimeoutError(f"timed out after {timeout_s:g} s")
 
     def push(self, *, wants_stop: bool) -> Traffic:
         _, slots = self._opened()
@@ -249,7 +255,7 @@ class TcpStoreHost:
                 self._replies[reply.rank].put(reply)
                 if isinstance(reply, Obsolete):  # the worker's thread polls its sockets, not the queue
                     self._wakeups[reply.rank][0].send(b"!")
-                else:
+                elif isinstance(reply, Answer):
                     left += reply.position is None
         for thread in self._worker_threads:  # the last answers must be sent before this process ends
             thread.join()
@@ -271,8 +277,11 @@ class TcpStoreHost:
         self._worker_threads.append(threading.current_thread())
         try:
             while self._receive_request(connection, rank) is not Request.LEAVE:
-                while isinstance(reply := self._replies[rank].get(), Obsolete):
-                    wire.send(connection, Frame(wire.OBSOLETE, rank, reply.version, 0))
+                while not isinstance(reply := self._replies[rank].get(), Answer):
+                    if isinstance(reply, AtEnd):
+                        wire.send(connection, Frame(wire.AT_END, rank, 0, 0))
+                    else:
+                        wire.send(connection, Frame(wire.OBSOLETE, rank, reply.version, 0))
                 if self._send_answer(reply, connection):
                     break
         except (OSError, PeerLostError) as error:
@@ -296,13 +305,14 @@ class TcpStoreHost:
     def _send_answer(self, answer: Answer, connection: socket.socket) -> bool:
         """Send the answer; whether it was the last one for this worker."""
         rank = answer.rank
-        if answer.position is None:
+        is_last = answer.position is None
+        if is_last and not answer.has_parameters:
             wire.send(connection, Frame(wire.PARAMETERS, rank, answer.version, 0))
             return True
         place = wire.bytes_of(self._slots[rank].parameters)
-        frame = Frame(wire.PARAMETERS, rank, answer.version, len(place), answer.position)
-        wire.send(connection, frame, place)
-        return False
+        position = wire.NOTHING_LEFT if answer.position is None else answer.position
+        wire.send(connection, Frame(wire.PARAMETERS, rank, answer.version, len(place), position), place)
+        return is_last
 
     def _await_request(self, connection: socket.socket, rank: Rank) -> None:
         """Wait for the worker's next request; send OBSOLETE meanwhile if the loop requests it."""

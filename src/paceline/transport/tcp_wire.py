@@ -37,14 +37,15 @@ _CLOSED_HINT = "see its log for the reason"
 
 HELLO = 100  # a worker's first frame; number: bytes of one vector
 PARAMETERS = 101  # a server's answer; number: version; position: the share, or NOTHING_LEFT
+AT_END = 103  # from a server: no share is left, and the answer follows when all work is done
 OBSOLETE = 102  # from a server: steps on versions before `number` are no longer needed
 NOTHING_LEFT = -1
-_KINDS = frozenset({HELLO, PARAMETERS, OBSOLETE, *Request})
+_KINDS = frozenset({HELLO, PARAMETERS, OBSOLETE, AT_END, *Request})
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    kind: int  # a Request, HELLO, PARAMETERS or OBSOLETE
+    kind: int  # a Request, HELLO, PARAMETERS, OBSOLETE or AT_END
     rank: int
     number: int
     payload_bytes: int

@@ -19,6 +19,7 @@ from paceline.core.ids import Clock as StepClock
 from paceline.core.ids import Rank, Step, Version
 from paceline.events.log import Log
 from paceline.events.schema import ServerRow
+from paceline.plan.catalog import SCRIPT_TASK
 from paceline.plan.plan import Plan
 from paceline.strategies.port import ServerSide
 from paceline.strategies.robust import build_aggregation
@@ -26,7 +27,7 @@ from paceline.strategies.server_updates import Exchange
 from paceline.sync.admission import Admission, Held, Release
 from paceline.sync.assignment import FirstCome, Ranges, as_ranges
 from paceline.sync.averaging import mean_weight
-from paceline.transport.ports import Answer, Obsolete, Reply, Slots
+from paceline.transport.ports import Answer, AtEnd, Obsolete, Reply, Slots
 from paceline.worker.evaluation import Entry, Evaluations
 from paceline.worker.replica import Replica
 
@@ -59,6 +60,7 @@ class ParameterServer:
         self._decoded: dict[Rank, torch.Tensor] = {}  # each worker's last push, when they are
         self.on_applied: Callable[[], None] = lambda: None  # called after updates, before answers
         self._about_to_read: tuple[Rank, ...] = ()  # ranks whose next share is not decided yet
+        self._over: list[Rank] = []  # ranks without a share that were not told so yet
         self.evaluations: Evaluations | None = None
         if plan.evaluation is not None:
             self.evaluations = Evaluations(plan, replica.arena, self._evaluation_clock())
@@ -107,7 +109,8 @@ class ParameterServer:
     def leave(self, rank: Rank) -> Sequence[Reply]:
         if self._admission.takes_back and rank in self._admission.computing:
             self._take_back(rank)
-        return self._carry_out(self._admission.leave(rank))
+        replies = self._carry_out(self._admission.leave(rank))
+        return [*replies, *self._release_over()]
 
     def snapshot(self) -> Snapshot:
         return self._with_facts(self.replica.snapshot())
@@ -167,8 +170,30 @@ class ParameterServer:
         clock = self._admission.clocks[rank]
         position = self._assignment.next(rank, clock)
         if position is None:
-            return [Answer(rank, self.version, None), *self._carry_out(self._admission.leave(rank))]
+            self._over.append(rank)
+            replies = self._carry_out(self._admission.leave(rank))
+            ended = self._release_over()
+            waits = [AtEnd(rank)] if rank in self._over else []
+            return [*waits, *ended, *replies]
         return [self.answer(rank, Step(clock), position)]
+
+    def _release_over(self) -> list[Reply]:
+        """Let workers without a share go: those of a script with the parameters at the end of the run."""
+        if self.hands_out_end and self._admission.clocks:
+            return []  # a worker has a share, or its gradient is not applied
+        over = self._over
+        self._over = []
+        return [self._end(rank) for rank in over]
+
+    def _end(self, rank: Rank) -> Answer:
+        if self.hands_out_end:
+            self._slots[rank].parameters.copy_(self.replica.arena.state)
+        return Answer(rank, self.version, None, has_parameters=self.hands_out_end)
+
+    @property
+    def hands_out_end(self) -> bool:
+        """Whether workers go on with the trained model: a script saves it, a task has it in the server."""
+        return self._plan.task == SCRIPT_TASK
 
     def apply(self, group: tuple[Held, ...]) -> None:
         """One update: from the mean of these pushed gradients, or by exchanging with one worker."""

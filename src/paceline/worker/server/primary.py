@@ -16,7 +16,7 @@ from paceline.events.log import Log
 from paceline.transport import elastic_wire as wire
 from paceline.transport.elastic_store import ElasticHost, HostEvent, WorkerConnection, WorkerRequest
 from paceline.transport.elastic_wire import Frame, MessageKind
-from paceline.transport.ports import Obsolete, Reply
+from paceline.transport.ports import Answer, Obsolete, Reply
 from paceline.worker.checkpointing import ServerSaver
 from paceline.worker.evaluation import Validation
 from paceline.worker.reporting import Report, ignore_report
@@ -169,7 +169,7 @@ class PrimaryServer(ReplicatedServer):
     def _frames(self, replies: Sequence[Reply]) -> list[tuple[int, Frame]]:
         frames = []
         for reply in replies:
-            if isinstance(reply, Obsolete):
+            if not isinstance(reply, Answer):
                 continue
             if reply.position is None:
                 frames.append((0, Frame(MessageKind.PARAMETERS, reply.rank, time=reply.version)))
@@ -191,7 +191,7 @@ class PrimaryServer(ReplicatedServer):
         if connection is None:
             return  # it repeats the request when it is back
         if frame.position == wire.NO_SHARE:
-            connection.answer(frame)
+            connection.answer(frame, self._server.parameters_of(rank) if self._server.hands_out_end else None)
         elif connection.incarnation == incarnation and connection.answered < frame.number:
             connection.answered = frame.number
             connection.answer(frame, self._server.parameters_of(rank))

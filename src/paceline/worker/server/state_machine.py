@@ -231,7 +231,7 @@ class ElasticServer(ParameterServer):
             rank = self._idle.pop(0)
             replies += self._carry_out(self._admission.join(rank, self._minimum(rank)))
         if self.is_finished:
-            replies += [Answer(rank, self.version, None) for rank in self._idle]
+            replies += [self._end(rank) for rank in self._idle]
             for rank in self._idle:
                 del self.members[rank]
             self._idle = []
