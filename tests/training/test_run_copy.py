@@ -230,12 +230,56 @@ def test_a_command_that_was_replaced_is_stopped_and_what_it_writes_is_never_read
     assert fetched(url, tmp_path / "third").resume().version == 3
 
 
-def has_raised(check: Callable[[], None]) -> bool:
+def has_raised(check: Callable[[], None], kind: type[Exception] = FencedError) -> bool:
     try:
         check()
-    except FencedError:
+    except kind:
         return True
     return False
+
+
+class OneFault(FolderObjects):
+    """The first object with this text in its name fails in a way that no store does."""
+
+    def __init__(self, folder: Path, text: str) -> None:
+        super().__init__(folder)
+        self._text = text
+
+    def write(self, name: str, data: bytes | Path) -> None:
+        if self._text and self._text in name:
+            self._text = ""
+            raise LookupError(name)
+        super().write(name, data)
+
+
+@pytest.mark.parametrize("text", ["/events/", "/at-"])
+def test_a_fault_that_ends_a_thread_of_the_copy_ends_the_run(tmp_path: Path, url: str, text: str) -> None:
+    run = Run(tmp_path / "here", url, OneFault(tmp_path / "volume/run", text)).begin()
+    run.step(1)
+    with run.copier.running():
+        until(lambda: text == "/at-" or bool(run.notes), "the log cannot be copied")
+        run.step(2, is_saved=True)
+        until(lambda: has_raised(run.copier.check, LookupError), "the fault is raised")
+        until(lambda: bool(run.notes), "and reported")
+    assert "has ended: LookupError" in run.notes[0]
+    assert run.copied() == ["step 1", "step 2"], "the end of the run copies the rest"
+
+
+def test_a_message_without_a_new_checkpoint_does_not_end_an_outage(tmp_path: Path, url: str) -> None:
+    run = Run(tmp_path / "here", url).begin()
+    removed: list[int] = []
+    with run.copier.running(), run.copier.reporting_removals(removed.append):
+        run.step(1, is_saved=True)
+        until(lambda: list(RunStore(url).checkpoints()) == [1], "the checkpoint is there")
+        (tmp_path / "volume").rename(tmp_path / "elsewhere")
+        run.step(2)
+        until(lambda: len(run.notes) == 1, "the outage is reported")
+        for number in (1, 2):  # when the second one is handled, the first one has been
+            run.copier.on_checkpoint({"ev": "checkpoint", "path": "", "removed": str(number)})
+            until(lambda number=number: number in removed, "the message is handled")
+        assert len(run.notes) == 1, run.notes
+        (tmp_path / "elsewhere").rename(tmp_path / "volume")
+        until(lambda: len(run.notes) == 2, "the copy has caught up")
 
 
 def test_without_the_store_a_folder_is_resumed_and_its_session_begins_when_it_is_back(
