@@ -15,15 +15,16 @@ from paceline.checkpoints.catalog import Checkpoint, folder_at
 from paceline.checkpoints.snapshot import Snapshot, write_snapshot
 from paceline.cli.main import run as run_command
 from paceline.core.disk import write_durably
-from paceline.core.errors import DamagedRecordError, ExitCode
+from paceline.core.errors import DamagedRecordError, ExitCode, NoCheckpointError
 from paceline.events.log import write_header
 from paceline.faults.actions.executor import ActionExecutor
 from paceline.faults.actions.request import ActionKind, ActionRequest, Phase
-from paceline.plan.codec import COPY, dumps
+from paceline.plan.codec import COPY, dumps, plan_hash
 from paceline.plan.plan import Plan
 from paceline.storage.objects import FolderObjects
 from paceline.storage.run_store import FencedError, RunStore
 from paceline.training.resume import newest_checkpoint
+from paceline.training.run import load_resumable
 from paceline.training.run_copy import RunCopier
 from paceline.training.run_mirror import Contents, RunMirror
 from paceline.training.run_sessions import RunHeldError, fetch_run, require_silence
@@ -63,7 +64,7 @@ class Run:
         self.copier.begin()
         for name in (COPY, "plan.json"):
             write_durably(self.folder / name, [dumps(self.plan).encode()])
-        write_header(self.log, run="r", plan="p", t0_ns=1, started_unix_s=1.0)
+        write_header(self.log, run="r", plan=plan_hash(self.plan), t0_ns=1, started_unix_s=1.0)
         return self
 
     @property
@@ -298,6 +299,15 @@ def test_without_the_store_a_folder_is_resumed_and_its_session_begins_when_it_is
         (tmp_path / "elsewhere").rename(tmp_path / "volume")
         until(lambda: copied(url) == ["step 1", "step 2"], "the copy has caught up")
     assert [session.resumed_at for session in RunStore(url).sessions()] == [None, 1]
+
+
+def test_a_run_that_was_lost_before_its_first_checkpoint_is_refused(tmp_path: Path, url: str) -> None:
+    run = Run(tmp_path / "here", url).begin()
+    with run.copier.running():
+        run.step(1)
+    there = fetched(url, tmp_path / "there")
+    with pytest.raises(NoCheckpointError, match=f"{there.folder} nor {url} .* before its first one"):
+        load_resumable(there.folder)
 
 
 def test_a_mirror_follows_the_run_through_another_session(
