@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -277,7 +278,7 @@ def test_a_message_without_a_new_checkpoint_does_not_end_an_outage(tmp_path: Pat
         until(lambda: len(run.notes) == 1, "the outage is reported")
         for number in (1, 2):  # when the second one is handled, the first one has been
             run.copier.on_checkpoint({"ev": "checkpoint", "path": "", "removed": str(number)})
-            until(lambda number=number: number in removed, "the message is handled")
+            until(partial(removed.__contains__, number), "the message is handled")
         assert len(run.notes) == 1, run.notes
         (tmp_path / "elsewhere").rename(tmp_path / "volume")
         until(lambda: len(run.notes) == 2, "the copy has caught up")
