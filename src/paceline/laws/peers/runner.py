@@ -40,6 +40,7 @@ class Peer:
 _NOT_AN_AVERAGERS_JOB = {
     "U7": "an averager does not propagate stop requests; its caller must",
     "M3": "a law of Paceline's simulator",
+    **dict.fromkeys(("T6", "T7"), "a law of training scripts; their last averaging is judged by L4"),
     "L3": "it has no averaging of the optimizer's state",
     "L4.post": "it has no initial phase with averaging at every step",
     **dict.fromkeys(
