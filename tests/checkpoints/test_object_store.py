@@ -2,8 +2,10 @@
 
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from paceline.checkpoints.snapshot import Snapshot, write_snapshot
 from paceline.core.errors import PacelineError
 from paceline.plan.plan import Plan
 from paceline.storage.checkpoint_store import CheckpointStore
-from paceline.storage.objects import StoreError
+from paceline.storage.objects import S3Objects, StoreError
 from paceline.storage.run_store import PART_BYTES, FencedError, LogWriter, RunStore
 from paceline.training.run_copy import RunCopier
 
@@ -182,3 +184,45 @@ def test_without_boto3_the_error_names_what_to_install() -> None:
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "boto3" in result.stdout
     assert result.stdout.endswith("pip install 'paceline[s3]'\n")
+
+
+@contextmanager
+def answering(*answers: tuple[int, str]) -> Iterator[tuple[str, list[str]]]:
+    """A store that answers one request after the other so: its address, and what was asked."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:  # called so by http.server
+            self.rfile.read(int(self.headers["Content-Length"]))
+            status, code = answers[len(asked)]
+            asked.append(str(self.headers["If-None-Match"]))
+            body = f"<Error><Code>{code}</Code></Error>".encode() if code else b""
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+CONFLICT = (409, "ConditionalRequestConflict")
+
+
+@pytest.mark.parametrize(
+    ("second", "is_created"), [((200, ""), True), ((412, "PreconditionFailed"), False), (CONFLICT, False)]
+)
+def test_an_object_that_met_another_request_is_created_by_a_second_attempt(
+    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch, second: tuple[int, str], is_created: bool
+) -> None:
+    with answering(CONFLICT, second) as (address, asked):
+        for name, value in {**variables, "AWS_ENDPOINT_URL": address}.items():
+            monkeypatch.setenv(name, value)
+        assert S3Objects(URL).create("session.json", b"{}") == is_created
+    assert asked == ["*", "*"]

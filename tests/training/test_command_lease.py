@@ -15,8 +15,11 @@ from tests.fixtures.processes.warm_helpers import warm_helpers
 from tests.fixtures.waiting import kill, kill_all, until
 
 from paceline.coordinator.admin.serve import EmbeddedNode
+from paceline.coordinator.client.endpoints import open_coordinators
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.run_endpoint import Coordinators, TokenFile
+from paceline.coordinator.state.model import COMMANDS
+from paceline.coordinator.state.runs import COMMAND_ROLE
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.codec import dumps
 from paceline.plan.plan import Plan
@@ -24,6 +27,7 @@ from paceline.storage.run_store import RunStore
 from paceline.training.command_lease import end_replaced_runs, find_store, held_lease
 from paceline.training.run_sessions import RunHeldError
 from paceline.training.standby import Ended, Lost, wait_for_loss
+from paceline.worker.elastic.membership import Membership
 
 URL = "file:///volume/runs/first"
 HOLDER = """
@@ -95,6 +99,20 @@ def test_a_frozen_command_loses_its_lease_and_is_fenced_when_it_wakes_up(node: E
         finally:
             kill_all([frozen.pid])
     assert len(notes) == 1, "the standby has said once for whom it waits"
+
+
+def test_a_fault_that_ends_the_heartbeats_reaches_the_command(node: EmbeddedNode) -> None:
+    def fail() -> None:
+        raise LookupError("a fault")
+
+    connect = open_coordinators(coordinators(node)).client
+    membership = Membership(connect, run=COMMANDS, worker="w", note=print, role=COMMAND_ROLE, on_run=fail)
+    try:
+        until(membership.is_closed, "the membership has ended")
+        with pytest.raises(LookupError):
+            membership.check()
+    finally:
+        membership.close("over")
 
 
 def test_entries_of_replaced_commands_are_ended_and_a_run_is_found_by_its_name(node: EmbeddedNode) -> None:

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,15 +16,16 @@ from paceline.checkpoints.catalog import Checkpoint, folder_at
 from paceline.checkpoints.snapshot import Snapshot, write_snapshot
 from paceline.cli.main import run as run_command
 from paceline.core.disk import write_durably
-from paceline.core.errors import DamagedRecordError, ExitCode
+from paceline.core.errors import DamagedRecordError, ExitCode, NoCheckpointError
 from paceline.events.log import write_header
 from paceline.faults.actions.executor import ActionExecutor
 from paceline.faults.actions.request import ActionKind, ActionRequest, Phase
-from paceline.plan.codec import COPY, dumps
+from paceline.plan.codec import COPY, dumps, plan_hash
 from paceline.plan.plan import Plan
 from paceline.storage.objects import FolderObjects
 from paceline.storage.run_store import FencedError, RunStore
 from paceline.training.resume import newest_checkpoint
+from paceline.training.run import load_resumable
 from paceline.training.run_copy import RunCopier
 from paceline.training.run_mirror import Contents, RunMirror
 from paceline.training.run_sessions import RunHeldError, fetch_run, require_silence
@@ -63,7 +65,7 @@ class Run:
         self.copier.begin()
         for name in (COPY, "plan.json"):
             write_durably(self.folder / name, [dumps(self.plan).encode()])
-        write_header(self.log, run="r", plan="p", t0_ns=1, started_unix_s=1.0)
+        write_header(self.log, run="r", plan=plan_hash(self.plan), t0_ns=1, started_unix_s=1.0)
         return self
 
     @property
@@ -230,12 +232,56 @@ def test_a_command_that_was_replaced_is_stopped_and_what_it_writes_is_never_read
     assert fetched(url, tmp_path / "third").resume().version == 3
 
 
-def has_raised(check: Callable[[], None]) -> bool:
+def has_raised(check: Callable[[], None], kind: type[Exception] = FencedError) -> bool:
     try:
         check()
-    except FencedError:
+    except kind:
         return True
     return False
+
+
+class OneFault(FolderObjects):
+    """The first object with this text in its name fails in a way that no store does."""
+
+    def __init__(self, folder: Path, text: str) -> None:
+        super().__init__(folder)
+        self._text = text
+
+    def write(self, name: str, data: bytes | Path) -> None:
+        if self._text and self._text in name:
+            self._text = ""
+            raise LookupError(name)
+        super().write(name, data)
+
+
+@pytest.mark.parametrize("text", ["/events/", "/at-"])
+def test_a_fault_that_ends_a_thread_of_the_copy_ends_the_run(tmp_path: Path, url: str, text: str) -> None:
+    run = Run(tmp_path / "here", url, OneFault(tmp_path / "volume/run", text)).begin()
+    run.step(1)
+    with run.copier.running():
+        until(lambda: text == "/at-" or bool(run.notes), "the log cannot be copied")
+        run.step(2, is_saved=True)
+        until(lambda: has_raised(run.copier.check, LookupError), "the fault is raised")
+        until(lambda: bool(run.notes), "and reported")
+    assert "has ended: LookupError" in run.notes[0]
+    assert run.copied() == ["step 1", "step 2"], "the end of the run copies the rest"
+
+
+def test_a_message_without_a_new_checkpoint_does_not_end_an_outage(tmp_path: Path, url: str) -> None:
+    run = Run(tmp_path / "here", url).begin()
+    removed: list[int] = []
+    with run.copier.running(), run.copier.reporting_removals(removed.append):
+        run.step(1, is_saved=True)
+        until(lambda: list(RunStore(url).checkpoints()) == [1], "the checkpoint is there")
+        (tmp_path / "volume").rename(tmp_path / "elsewhere")
+        run.step(2)
+        until(lambda: len(run.notes) == 1, "the outage is reported")
+        for number in (1, 2):  # when the second one is handled, the first one has been
+            run.copier.on_checkpoint({"ev": "checkpoint", "path": "", "removed": str(number)})
+            until(partial(removed.__contains__, number), "the message is handled")
+        assert len(run.notes) == 1, run.notes
+        (tmp_path / "elsewhere").rename(tmp_path / "volume")
+        until(lambda: len(run.notes) == 2, "the copy has caught up")
 
 
 def test_without_the_store_a_folder_is_resumed_and_its_session_begins_when_it_is_back(
@@ -254,6 +300,15 @@ def test_without_the_store_a_folder_is_resumed_and_its_session_begins_when_it_is
         (tmp_path / "elsewhere").rename(tmp_path / "volume")
         until(lambda: copied(url) == ["step 1", "step 2"], "the copy has caught up")
     assert [session.resumed_at for session in RunStore(url).sessions()] == [None, 1]
+
+
+def test_a_run_that_was_lost_before_its_first_checkpoint_is_refused(tmp_path: Path, url: str) -> None:
+    run = Run(tmp_path / "here", url).begin()
+    with run.copier.running():
+        run.step(1)
+    there = fetched(url, tmp_path / "there")
+    with pytest.raises(NoCheckpointError, match=f"{there.folder} nor {url} .* before its first one"):
+        load_resumable(there.folder)
 
 
 def test_a_mirror_follows_the_run_through_another_session(

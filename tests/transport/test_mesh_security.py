@@ -22,7 +22,13 @@ from paceline.transport.generation.listener import MeshListener
 from paceline.transport.generation.mesh import Kind, Mesh, Message
 from paceline.transport.generation.network_world import NetworkGeneration, enter_network_world
 from paceline.transport.handshake import CONNECT_TIMEOUT_S, Claim, Member, PeerTls
-from paceline.transport.tcp_wire import HANDSHAKE_TIMEOUT_S, MAX_UNAUTHENTICATED, shut
+from paceline.transport.tcp_wire import (
+    HANDSHAKE_TIMEOUT_S,
+    MAX_UNAUTHENTICATED,
+    REFUSALS_S,
+    Refusals,
+    shut,
+)
 from paceline.worker.tls import client_tls_context, server_tls_context
 
 HOST = "127.0.0.1"
@@ -400,3 +406,16 @@ def test_a_large_state_may_take_longer_than_the_timeout_while_its_receiver_reads
         assert reading.result() > timeout_s
         mesh.close()
         peer.close()
+
+
+def test_refusals_for_the_same_reason_are_one_line_a_minute() -> None:
+    refusals = Refusals()
+    token = PeerLostError("the peer does not have this run's token", "…")
+    assert refusals.line(token, 0.0) == f"refused a connection: {token}"
+    for number in range(5):
+        line = refusals.line(ProtocolError(f"a connection began with {number:#x}", "…"), 1.0)
+        assert (line is not None) == (number == 0), "what a stranger sends makes no reason of its own"
+        assert refusals.line(token, REFUSALS_S - 1) is None
+    assert refusals.line(TimeoutError("timed out"), 1.0) is not None
+    assert refusals.line(token, REFUSALS_S) == f"refused a connection: {token} (and 5 like it before)"
+    assert refusals.line(token, 2 * REFUSALS_S) == f"refused a connection: {token}"

@@ -95,13 +95,20 @@ class S3Objects:
 
     def create(self, name: str, data: bytes) -> bool:
         with self._named(f"write {name}"):
-            try:
-                self._client.put(self._key(name), data, IfNoneMatch="*")
-            except S3Error as error:
-                if error.kind is S3Problem.EXISTS:
-                    return False
-                raise
-            return True
+            found = self._create(name, data)
+            if found is S3Problem.CONFLICT:  # the other request may have failed, or been a removal
+                found = self._create(name, data)
+            return found is None
+
+    def _create(self, name: str, data: bytes) -> S3Problem | None:
+        """None: the object is created."""
+        try:
+            self._client.put(self._key(name), data, IfNoneMatch="*")
+        except S3Error as error:
+            if error.kind in (S3Problem.EXISTS, S3Problem.CONFLICT):
+                return error.kind
+            raise
+        return None
 
     def fetch(self, name: str, path: Path) -> None:
         with self._named(f"read {name}"):

@@ -53,6 +53,7 @@ class S3Problem(Enum):
     PAST_END = auto()  # the range begins behind the last byte
     NO_RANGES = auto()  # the store ignores ranges and sends whole objects
     EXISTS = auto()  # a write that must create its object found one
+    CONFLICT = auto()  # it met another request for the same key; which one wins is open
     REFUSED = auto()  # credentials are missing, wrong or not allowed
     BROKEN = auto()  # the network, or an error of the store that may pass
 
@@ -194,8 +195,10 @@ def _kind(error: Any) -> S3Problem:  # Any: botocore's ClientError
         return S3Problem.NO_KEY
     if code in ("416", "InvalidRange"):
         return S3Problem.PAST_END
-    if code in ("412", "PreconditionFailed", "ConditionalRequestConflict"):
+    if code in ("412", "PreconditionFailed"):
         return S3Problem.EXISTS
+    if code == "ConditionalRequestConflict":
+        return S3Problem.CONFLICT
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     return S3Problem.REFUSED if code in _REFUSED or status in (401, 403) else S3Problem.BROKEN
 
@@ -287,5 +290,5 @@ class S3Store:
                 return no_ranges(self.url)
             case S3Problem.REFUSED:
                 return refused(self.url, error)
-            case S3Problem.BROKEN | S3Problem.PAST_END | S3Problem.EXISTS:
+            case S3Problem.BROKEN | S3Problem.PAST_END | S3Problem.EXISTS | S3Problem.CONFLICT:
                 return BrokenLineError(without_secrets(error))

@@ -291,6 +291,12 @@ def load_resumable(run_dir: Path, num_workers: int | None = None) -> tuple[Plan,
     if num_workers is not None:
         plan = with_num_workers(plan, num_workers)
     checkpoint = newest_checkpoint(plan, run_dir)
+    if checkpoint is None and plan.checkpoint_store is not None:
+        raise NoCheckpointError(
+            f"neither {run_dir} nor {plan.checkpoint_store} has a complete checkpoint to resume from: "
+            "the run ended before its first one was copied",
+            "start it again with another --run-store, and an earlier checkpoint: --checkpoint-every 100",
+        )
     if checkpoint is None:
         raise NoCheckpointError(
             f"{run_dir} has no complete checkpoint to resume from",

@@ -6,8 +6,8 @@ written when the log has been copied at least to where it ended when the checkpo
 the store holds is always a run folder as it could have been at one moment. Checkpoints in between are
 skipped when the store is slower than the run.
 
-An error of the store never ends the training: it is reported once, and the copy catches up. A command that
-was replaced is stopped by `check`, which raises FencedError in the thread that trains.
+An error of the store never ends the training: it is reported once, and the copy catches up. `check` stops a
+command that was replaced, with FencedError in the thread that trains, and one whose copy ended by a fault.
 """
 
 import secrets
@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from paceline.checkpoints.catalog import Checkpoint, newest_complete, newest_shared, number_of
@@ -33,6 +34,8 @@ RETRY_S = 5.0  # between two attempts to upload a checkpoint
 FINISH_S = 60.0  # for what is left at the end of the run
 LOG_BYTES = 4 << 20  # at once
 _TROUBLE = (PacelineError, OSError)  # of the store, or of the disk
+_LOG = "log"  # parts of the copy
+_CHECKPOINTS = "checkpoints"
 
 Note = Callable[[str], None]
 
@@ -55,7 +58,8 @@ class RunCopier:
         self._writer: LogWriter | None = None
         self._copied: dict[str, bytes] = {}  # small files, as the store has them
         self._fenced: FencedError | None = None
-        self._is_behind = False
+        self._fault: Exception | None = None  # which ended a thread
+        self._behind: set[str] = set()  # parts whose last attempt failed
         self._changed = threading.Condition()
         self._removed: deque[int] = deque()
         self._is_pending = self._is_closing = False
@@ -90,7 +94,7 @@ class RunCopier:
         try:
             self._take(self._store, claim(self._store))
         except StoreError as error:
-            self._report(error)
+            self._report(error, _LOG)
 
     def _take(self, store: RunStore, session: RunSession) -> None:
         record_session(self._run_dir, session)
@@ -102,7 +106,7 @@ class RunCopier:
         """Copy while the block runs, then what is left; after an error there is one attempt."""
         if self._store is not None:
             self._copier = threading.Thread(
-                target=self._copy_all, args=(self._store,), name="run-copy", daemon=True
+                target=self._guard, args=(partial(self._copy_all, self._store),), name="run-copy", daemon=True
             )
             self._copier.start()
             if self._is_pending:
@@ -115,9 +119,11 @@ class RunCopier:
         self.close(wait=True)
 
     def check(self) -> None:
-        """FencedError when another command has taken the run over."""
+        """FencedError when another command has taken the run over; the fault that ended a thread."""
         if self._fenced is not None:
             raise self._fenced
+        if self._fault is not None:
+            raise self._fault
 
     # Called by the launcher.
 
@@ -155,7 +161,7 @@ class RunCopier:
     def _finish(self, store: RunStore, within_s: float) -> None:
         """Copy the last lines and the result, which is last, so that a copy with a result is whole."""
         until_s = monotonic_s() + within_s
-        while not self._try(store, self._copy_rest):
+        while not self._try(store, self._copy_rest, _LOG, _CHECKPOINTS):
             left_s = until_s - monotonic_s()
             if left_s <= 0:
                 self._note(
@@ -167,33 +173,45 @@ class RunCopier:
 
     # The log and the small files.
 
+    def _guard(self, work: Callable[[], None]) -> None:
+        """A thread's work. A fault that nothing expects ends the run, which would go on without a copy."""
+        try:
+            work()
+        except Exception as error:
+            self._fault = error
+            self._note(f"warning: the copy of the run in {self._run_dir} has ended: {error!r}")
+
     def _copy_all(self, store: RunStore) -> None:
         while True:
             with self._changed:
                 if self._changed.wait_for(lambda: self._is_closing, timeout=self._copy_s):
                     return
-            self._try(store, self._copy)
+            self._try(store, self._copy, _LOG)
             if self._fenced is not None:
                 return
 
-    def _try(self, store: RunStore, action: Callable[[RunStore], object]) -> bool:
+    def _try(self, store: RunStore, action: Callable[[RunStore], object], *parts: str) -> bool:
         try:
             action(store)
         except FencedError as error:
             self._fenced = error
             return True
         except _TROUBLE as error:
-            self._report(error)
+            self._report(error, *parts)
             return False
-        if self._is_behind:
-            self._is_behind = False
+        with self._changed:
+            has_caught_up = bool(self._behind) and self._behind.issubset(parts)
+            self._behind.difference_update(parts)
+        if has_caught_up:
             self._note(f"the copy of the run in {store.url} has caught up")
         return True
 
-    def _report(self, error: BaseException) -> None:
+    def _report(self, error: BaseException, *parts: str) -> None:
         assert self._store is not None, "there is a store that failed"
-        if not self._is_behind:
-            self._is_behind = True
+        with self._changed:
+            is_new = not self._behind
+            self._behind.update(parts)
+        if is_new:
             self._note(
                 f"warning: the copy of the run in {self._store.url} is behind, and is retried: {error}"
             )
@@ -228,7 +246,9 @@ class RunCopier:
 
     def _start_keeper(self) -> None:
         if self._keeper is None:
-            self._keeper = threading.Thread(target=self._keep, name="checkpoint-keeper", daemon=True)
+            self._keeper = threading.Thread(
+                target=self._guard, args=(self._keep,), name="checkpoint-keeper", daemon=True
+            )
             self._keeper.start()
 
     def _keep(self) -> None:
@@ -243,7 +263,7 @@ class RunCopier:
                 self._is_pending = False
             self._drop_removed()
             if self._store is not None:
-                is_retried = not self._try(self._store, self._upload_newest)
+                is_retried = not self._try(self._store, self._upload_newest, _CHECKPOINTS)
 
     def _drop_removed(self) -> None:
         while self._removed:

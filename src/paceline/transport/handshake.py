@@ -180,6 +180,7 @@ class Listener:
         self.host = host
         self.port: int = self._listener.getsockname()[1]
         self._unauthenticated = tcp_wire.UnauthenticatedConnections()
+        self._refusals = tcp_wire.Refusals()
         self._is_closed = False
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -239,7 +240,7 @@ class Listener:
             claim = self._receive_claim(connection)
             tcp_wire.prove_token(connection, claim.key(self._token), side=_ACCEPTS, other=_CONNECTS)
         except (OSError, PeerLostError) as error:
-            print(f"refused a connection: {error}", flush=True)
+            self._refusals.print(error)
             connection.close()
             return
         finally:

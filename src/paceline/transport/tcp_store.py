@@ -226,6 +226,7 @@ class TcpStoreHost:
         self._timeout_s = timeout_s
         self._slots = [Slots.new(numel, dtype, push_bytes) for _ in range(num_workers)]
         self._worker_threads: list[threading.Thread] = []
+        self._refusals = wire.Refusals()
         self._unauthenticated = wire.UnauthenticatedConnections(
             handshake_s=min(timeout_s, HANDSHAKE_TIMEOUT_S)
         )
@@ -269,7 +270,7 @@ class TcpStoreHost:
         try:
             connection, rank = self._authenticate(plain)
         except (OSError, PeerLostError) as error:
-            print(f"refused a connection: {error}", flush=True)
+            self._refusals.print(error)
             self._unauthenticated.remove(plain)
             plain.close()
             return

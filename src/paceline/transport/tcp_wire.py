@@ -18,6 +18,7 @@ import socket
 import ssl
 import struct
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from paceline.transport.ports import Request
 MAGIC = 0x50434C31  # "PCL1": the protocol's version is in its name
 _FRAME = struct.Struct("!IIQQqQ")  # magic, kind, rank, number, position, payload bytes
 NONCE_BYTES = 32
+REFUSALS_S = 60.0  # between two lines about connections that are refused for the same reason
 _CLOSED = "the peer closed the connection"
 _CLOSED_HINT = "see its log for the reason"
 
@@ -96,6 +98,32 @@ class UnauthenticatedConnections:
         """Shut the connection; its thread gets an error, and closes it."""
         del self._since_s[connection]
         shut(connection)
+
+
+class Refusals:
+    """Lines about refused connections: one a minute for each reason, since a stranger may make thousands."""
+
+    def __init__(self) -> None:
+        self._printed_s: dict[str, float] = {}  # by reason
+        self._omitted: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def print(self, error: Exception) -> None:
+        line = self.line(error, monotonic_s())
+        if line is not None:
+            print(line, flush=True)
+
+    def line(self, error: Exception, now_s: float) -> str | None:
+        # The text of a ProtocolError has what the stranger sent, and would be another reason each time.
+        reason = type(error).__name__ if isinstance(error, ProtocolError) else str(error)
+        with self._lock:
+            printed_s = self._printed_s.get(reason)
+            if printed_s is not None and now_s - printed_s < REFUSALS_S:
+                self._omitted[reason] += 1
+                return None
+            self._printed_s[reason] = now_s
+            omitted = self._omitted.pop(reason, 0)
+        return f"refused a connection: {error}" + (f" (and {omitted} like it before)" if omitted else "")
 
 
 def shut(connection: socket.socket) -> None:

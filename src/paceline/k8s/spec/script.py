@@ -17,6 +17,7 @@ from paceline.plan import decide
 from paceline.training.script import mode_problems, unread_problems
 from paceline.training.script_sources import read_sources
 
+_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")  # of a ConfigMap
 MAX_BYTES = 512 << 10  # a ConfigMap holds 1 MiB, and the cluster's database keeps every version of it
 
 
@@ -55,6 +56,11 @@ def read_script(folder: Path, script: Path, arguments: Sequence[str]) -> JobScri
     if sources.packages:
         message = f"{script} imports {', '.join(sources.packages)}, a folder beside it, which cannot travel"
         raise ManifestError([Problem(message, _INTO_THE_IMAGE, "SCRIPT")])
+    for name in sources.texts:
+        if not _KEY.fullmatch(name):
+            message = f"the name {name!r} is no key of a ConfigMap, in which the script travels"
+            hint = "rename the file: letters from a to z, digits, '-', '_' and '.'; or copy it into the image"
+            raise ManifestError([Problem(message, hint, "SCRIPT")])
     if sources.num_bytes > MAX_BYTES:
         message = (
             f"{script} and its modules are {sources.num_bytes:,} bytes, but at most {MAX_BYTES:,} travel"

@@ -21,7 +21,7 @@ from paceline.coordinator.client.aio import Client, RefusedError, UnreachableErr
 from paceline.coordinator.client.blocking import Background
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.core.clock import ActiveTimeout
-from paceline.core.errors import PacelineError, SilenceError
+from paceline.core.errors import SilenceError
 
 Connect = Callable[[], Client]
 Note = Callable[[str], None]
@@ -75,7 +75,7 @@ class Membership:
         self._has_ended = False
         self._leave_reason = ""  # why this worker leaves; set by close()
         self._lease_s = 1.0  # until the coordinator sends its length
-        self._failure: PacelineError | None = None
+        self._failure: Exception | None = None
         self._on_over: Callable[[], None] = lambda: None
         self._main: asyncio.Task[None] | None = None
         self._over = threading.Event()
@@ -188,7 +188,7 @@ class Membership:
     async def _live(self) -> None:
         try:
             await self._belong()
-        except PacelineError as error:
+        except Exception as error:  # also a fault: without heartbeats the coordinator gives this worker up
             with self._changed:
                 self._failure = error
                 self._changed.notify_all()
