@@ -123,7 +123,7 @@ def _listed(tree: str) -> list[str]:
         indentation = len(line) - len(line.lstrip())
         parents = [(depth, path) for depth, path in parents if depth < indentation]
         above = f"{parents[-1][1]}/" if parents else ""
-        names = re.match(r" *((?:[\w.]+/?(?:  )?)+)(?:   |$)", line)
+        names = re.match(r" *([\w.]+/?(?:  [\w.]+/?)*)(?:   |$)", line)
         assert names is not None, line
         results = [above + name.rstrip("/") for name in names[1].split()]
         paths += results
