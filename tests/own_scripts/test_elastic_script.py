@@ -66,20 +66,11 @@ def test_a_killed_worker_is_replaced_and_the_bits_stay_the_same(
     assert verified.code == 0, verified.out
 
 
-@pytest.mark.parametrize(
-    ("flags", "steps"),
-    [
-        (("--mode", "localsgd"), [4, 8, 12, 16]),
-        (("--mode", "fedavg", "--clients-per-round", "0.5"), [2, 4, 6, 8, 10, 12, 14, 15, 16]),
-    ],
-)
-def test_commits_are_counted_in_steps_of_the_run(
-    flags: tuple[str, ...], steps: list[int], launcher: LocalLauncher, tmp_path: Path
-) -> None:
-    """A round of half of the shards is half as many steps."""
-    run_script(launcher, tmp_path, *ELASTIC, *flags, "--sync-every", "4", arguments=("save=1",))
+def test_commits_are_counted_in_steps_of_the_run(launcher: LocalLauncher, tmp_path: Path) -> None:
+    flags = ("--mode", "localsgd", "--sync-every", "4")
+    run_script(launcher, tmp_path, *ELASTIC, *flags, arguments=("save=1",))
     for rank in range(2):
-        assert json.loads((tmp_path / "run" / f"commits-{rank}.json").read_text()) == steps
+        assert json.loads((tmp_path / "run" / f"commits-{rank}.json").read_text()) == [4, 8, 12, 16]
 
 
 @pytest.mark.soak

@@ -188,7 +188,7 @@ class ShardedRounds:
             version=version,
             synced=True,
             stop=stop,
-            shares_done=self._shares_done(),
+            shares_done=self.committed * len(self._slots),
             is_last=self._is_all_done(),
         )
 
@@ -242,10 +242,6 @@ class ShardedRounds:
 
     def _is_all_done(self) -> bool:
         return self.committed >= self._plan.steps
-
-    def _shares_done(self) -> int:
-        """Shares of the work in the committed rounds."""
-        return self.committed * len(self._slots)
 
     def _next_shards(self) -> Sequence[int]:
         """This worker's shards of the next round."""
@@ -355,9 +351,6 @@ class ShardedFedavg(ShardedRounds):
 
     def _is_all_done(self) -> bool:
         return not self._drawn
-
-    def _shares_done(self) -> int:
-        return sum(self._draw.done)
 
     def _next_shards(self) -> Sequence[int]:
         if self._draw.number < self.committed:
