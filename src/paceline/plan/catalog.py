@@ -38,6 +38,10 @@ class Mode:
     compresses: frozenset[Codec] = frozenset(Codec)  # values that --compress accepts
     optimizers: frozenset[str] = frozenset()  # the only ones it works with; empty: any
     is_split: bool = False  # each worker keeps only its part of the parameters
+    # Of training scripts:
+    steps_in_turn: bool = False  # its optimizers may step in turn
+    reads_streams: bool = False  # its data may be a stream
+    shares_differ: bool = False  # workers make different numbers of steps between two averagings
 
     @property
     def implementation(self) -> str:
@@ -87,6 +91,8 @@ MODES: dict[str, Mode] = {
             options=frozenset(),
             compresses=_NONE,
             not_elastic="it has one worker, and no other one that could continue",
+            steps_in_turn=True,
+            reads_streams=True,
         ),
         Mode(
             name="ssgd",
@@ -96,6 +102,8 @@ MODES: dict[str, Mode] = {
             options=ROBUST | {"on_nan", "sync_batchnorm"},
             compresses=_ANY_CODEC,
             is_elastic=True,
+            steps_in_turn=True,
+            reads_streams=True,
         ),
         Mode(
             name="ddp",
@@ -186,6 +194,8 @@ MODES: dict[str, Mode] = {
             updates_apart=True,
             in_rounds=True,
             is_elastic=True,
+            steps_in_turn=True,
+            reads_streams=True,
         ),
         Mode(
             name="fedavg",
@@ -197,6 +207,8 @@ MODES: dict[str, Mode] = {
             compresses=_NOT_DGC,
             updates_apart=True,
             is_elastic=True,
+            reads_streams=True,
+            shares_differ=True,
         ),
         Mode(
             name="diloco",
@@ -210,6 +222,8 @@ MODES: dict[str, Mode] = {
             updates_apart=True,
             in_rounds=True,
             is_elastic=True,
+            steps_in_turn=True,
+            reads_streams=True,
         ),
         Mode(
             name="onebit",
@@ -231,6 +245,8 @@ MODES: dict[str, Mode] = {
             never_equal=True,
             compresses=_NONE,
             not_elastic="each worker holds parameters of its own, which are lost with it",
+            steps_in_turn=True,
+            reads_streams=True,
         ),
         Mode(
             name="adpsgd",
@@ -253,6 +269,7 @@ MODES: dict[str, Mode] = {
             updates_apart=True,
             is_elastic=True,
             compresses=_NONE,
+            shares_differ=True,
         ),
     )
 }

@@ -11,14 +11,13 @@ from paceline.plan.catalog import MODES, Channel, Mode
 from paceline.plan.plan import Plan
 from paceline.worker.script.facts import ScriptFacts
 
-MODES_IN_TURN = ("single", "ssgd", "localsgd", "diloco", "gossip")  # for optimizers that step in turn
-STREAM_MODES = ("single", "ssgd", "localsgd", "fedavg", "diloco", "gossip")
-_UNEQUAL = frozenset({"fedavg", "adaptive"})  # workers make different numbers of steps between two averagings
+MODES_IN_TURN = tuple(mode.name for mode in MODES.values() if mode.steps_in_turn)
+STREAM_MODES = tuple(mode.name for mode in MODES.values() if mode.reads_streams)
 
 
 def is_meeting_mode(mode: Mode) -> bool:
     """Whether every worker makes all steps of the run, and can exchange values with the others."""
-    return mode.channel not in (Channel.STORE, Channel.PEERS) and mode.name not in _UNEQUAL
+    return mode.channel not in (Channel.STORE, Channel.PEERS) and not mode.shares_differ
 
 
 def unsuited(facts: ScriptFacts, mode: Mode, *, is_elastic: bool) -> list[Problem]:
@@ -38,7 +37,7 @@ def _reasons(facts: ScriptFacts, mode: Mode, is_elastic: bool) -> Iterator[Probl
     is_served = mode.channel is Channel.STORE
     kind = f"an elastic run in mode {mode.name}" if is_elastic else mode.name
     meets = is_meeting_mode(mode) and not is_elastic
-    if facts.turns > 1 and (is_elastic or mode.name not in MODES_IN_TURN):
+    if facts.turns > 1 and (is_elastic or not mode.steps_in_turn):
         yield Problem(
             f"{facts.turns} optimizers step in turn, and {kind} makes one update per batch",
             f"use --mode {', '.join(MODES_IN_TURN)} without --elastic; or run.prepare(model, [a, b]) if "
@@ -65,7 +64,7 @@ def _reasons(facts: ScriptFacts, mode: Mode, is_elastic: bool) -> Iterator[Probl
             "use bf16, which needs no GradScaler; or --mode ssgd without --elastic",
             code="E122",
         )
-    if facts.has_stream and mode.name not in STREAM_MODES:
+    if facts.has_stream and not mode.reads_streams:
         yield Problem(
             f"a stream is read in order, and workers of {mode.name} take any share, or shares of any size",
             f"use --mode {', '.join(STREAM_MODES)}; or a map-style dataset",
