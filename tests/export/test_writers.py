@@ -21,6 +21,7 @@ from tests.fixtures.waiting import descendants, until, until_gone
 
 from paceline.config.train_config import ExportKind, ExportTarget
 from paceline.events.read import History, read_history
+from paceline.export.follower import follow
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.codec import Json
 from paceline.plan.plan import Plan
@@ -179,6 +180,19 @@ def test_afterwards_the_numbers_are_the_same(live: Exported, tmp_path: Path, mlf
     assert_same(seen.series("train/loss"), losses)
     for name, value in live.result["metrics"].items():
         assert seen.summary[f"final/{name}"] == value
+
+
+def test_a_run_that_begins_and_ends_between_two_looks_is_exported(live: Exported, tmp_path: Path) -> None:
+    run_dir = tmp_path / "short"
+
+    def is_over() -> bool:
+        if not run_dir.exists():
+            shutil.copytree(live.run_dir, run_dir)
+        return True
+
+    target = ExportTarget(kind=ExportKind.TENSORBOARD, where=str(tmp_path / "tb"))
+    follow(run_dir, target, since=0, is_over=is_over)
+    assert_same(tensorboard_series(tmp_path / "tb" / "short", "train/loss"), live.losses(), relative=1e-6)
 
 
 def test_a_second_export_into_the_same_event_files_is_refused(live: Exported) -> None:

@@ -17,6 +17,7 @@ from paceline.worker.participant import state_hash
 
 SCRIPT = Path(__file__).parents[1] / "fixtures" / "tasks" / "own_script.py"
 DRAWING_SCRIPT = SCRIPT.with_name("drawing_script.py")
+LATE_SCRIPT = SCRIPT.with_name("late_script.py")
 TWIN = ("--task", "tests.fixtures.tasks.script_twin:ScriptTwin")
 
 
@@ -55,6 +56,17 @@ def test_a_script_ends_with_the_bits_of_the_same_task(
     assert twin.code == 0, twin.err
     expected = json.loads((tmp_path / "twin" / "result.json").read_text())
     assert script["state_sha256"] == expected["state_sha256"]
+
+
+def test_a_main_worker_that_is_too_late_for_any_step_still_evaluates(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    flags = ("--mode", "asgd", "--num-workers", "2")
+    done = run_script(launcher, tmp_path, *flags, arguments=(str(tmp_path / "done"),), script=LATE_SCRIPT)
+    metrics = result_of(done, tmp_path)["metrics"]
+    assert isinstance(metrics, dict)
+    assert metrics["at"] == 2  # the last epoch
+    assert metrics["error"] < 0.5  # 5 before training
 
 
 @pytest.mark.parametrize("mode", ["asgd", "backup", "gossip"])

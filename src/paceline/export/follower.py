@@ -30,7 +30,7 @@ class ExportResult:
 def follow(run_dir: Path, target: ExportTarget, *, since: int, is_over: Callable[[], bool]) -> ExportResult:
     """Export what follows `since` bytes of the log, until the run is over. `is_over` blocks briefly."""
     while not (run_dir / "plan.json").exists():  # a run writes its plan first
-        if is_over():
+        if is_over() and not (run_dir / "plan.json").exists():  # it may have begun and ended meanwhile
             raise PacelineError("there is nothing to export: the run did not start", "see the run's output")
     record = _Record(run_dir)
     record.wait_for_header(is_over)

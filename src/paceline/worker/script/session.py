@@ -216,6 +216,9 @@ class ScriptSession(ScriptSteps):
         self._length = {"epochs": count}
         try:
             if not self.begin():
+                if self._has_no_share:
+                    self.loop_epoch = count - 1
+                    yield self.loop_epoch  # what the script does at the end of an epoch is done once at least
                 return
             for epoch in range(self.epoch_of(self._share), count):
                 if self.is_stopped:
@@ -224,6 +227,11 @@ class ScriptSession(ScriptSteps):
                 yield epoch
         finally:
             self._watch(is_on=False)
+
+    @property
+    def _has_no_share(self) -> bool:
+        """Whether the other workers made all steps of a run in which each takes the next that is left."""
+        return not self.is_stopped and not self._steps_done and not meets(self._opened.plan)
 
     def steps(self, count: int) -> Iterator[int]:
         self._length = {"steps": count}
