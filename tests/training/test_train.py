@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pytest
 from tests.fixtures.processes.full_disk import files_of_at_most
 from tests.fixtures.runs.plans import small_plan
 from tests.fixtures.runs.run_plans import Watching, real, resumed, virtual_hash
@@ -14,6 +15,7 @@ from tests.fixtures.strategies.scripted import MODE
 from tests.fixtures.waiting import until
 
 from paceline.core.clock import monotonic_s
+from paceline.core.errors import RunFolderError
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.codec import Json, plan_hash, read
 from paceline.plan.plan import Elastic
@@ -137,6 +139,26 @@ def test_the_folder_names_the_plan_that_was_run(launcher: LocalLauncher, tmp_pat
     kinds = [event.kind for event in run.history.plain]
     assert (kinds[0], kinds[-1]) == ("run_started", "run_finished")
     assert kinds.count("worker_started") == kinds.count("worker_finished") == 3
+
+
+def test_a_folder_that_another_command_has_filled_meanwhile_is_refused_and_unchanged(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    """Both commands chose it before either held it; the other one was first, and has ended."""
+    real(small_plan("ssgd"), tmp_path, launcher)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(RunFolderError):
+        train(small_plan("asgd"), tmp_path, Watching(launcher), warm=launcher)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_drafts_of_a_killed_command_are_removed_by_the_next_one(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    draft = tmp_path / "result.json.4711-0123abcd.part"
+    draft.write_bytes(b"half")
+    real(small_plan("ssgd"), tmp_path, launcher)
+    assert not draft.exists()
 
 
 def test_a_run_that_is_already_complete_can_be_resumed_and_does_nothing_more(
