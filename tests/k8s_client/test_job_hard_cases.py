@@ -126,6 +126,63 @@ def test_a_job_that_is_stopped_after_the_last_poll_of_its_watcher_does_not_come_
     assert server.of(JOB) == server.of(CONFIG_MAP) == []
 
 
+def test_a_pod_that_has_taken_the_name_of_a_lost_one_is_not_removed(
+    cluster: ClusterConnection, server: ApiServer
+) -> None:
+    made(cluster)
+    gang = Gang(server, JOB)
+    gang.run()
+    gang.lose_node()
+    names: list[str] = []  # of the pod that was replaced, and once more for each later look at it
+
+    def replace(verb: str, kind: Kind, what: Object) -> None:
+        """In the last moment: the lost pod goes, and another one gets its name."""
+        if kind != POD or verb not in ("get", "delete"):
+            return
+        name = what["metadata"]["name"]
+        if verb == "delete" and not names:
+            names.append(name)
+            server.remove(POD, name, "train")
+            about = {"name": name, "namespace": "train", "uid": "another"}
+            server.put({"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": {}})
+        elif verb == "get" and name in names:
+            names.append(name)
+
+    server.rules.append(replace)
+    follower = follow(cluster)
+    until(lambda: len(names) > 1, "the watcher looks again")
+    assert "another" in [manifest["metadata"]["uid"] for manifest in server.of(POD)]
+    server.remove(POD, names[0], "train")
+    until(lambda: "attempt 2 is submitted" in follower.screen.said, "the second attempt is there")
+    second = Gang(server, JOB)
+    second.run()
+    second.succeed()
+    assert follower.end().attempt == 2
+
+
+def test_without_the_right_to_remove_pods_the_next_attempt_waits_for_the_lost_node(
+    cluster: ClusterConnection, server: ApiServer
+) -> None:
+    made(cluster)
+    gang = Gang(server, JOB)
+    gang.run()
+    gang.lose_node()
+    server.rules.append(refusing("delete", POD, FORBIDDEN))
+    follower = follow(cluster)
+    names = [pod.name for pod in gang.pods]
+    until(
+        lambda: all(any(name in text for text in follower.screen.said) for name in names),
+        "each pod that stays is named",
+    )
+    for name in names:  # the node is back, and its kubelet has ended them
+        server.remove(POD, name, "train")
+    until(lambda: "attempt 2 is submitted" in follower.screen.said, "the second attempt is there")
+    second = Gang(server, JOB)
+    second.run()
+    second.succeed()
+    assert follower.end().attempt == 2
+
+
 @pytest.mark.parametrize("moment", [("create", CONFIG_MAP), ("delete", JOB)], ids=["decided", "removing"])
 def test_a_job_that_succeeds_after_it_was_judged_is_not_started_again(
     cluster: ClusterConnection, server: ApiServer, moment: tuple[str, Kind], wording: Wording
