@@ -14,6 +14,7 @@ from tests.fixtures.runs.run_plans import Watching, real, resumed, virtual_hash
 from tests.fixtures.strategies.scripted import MODE
 from tests.fixtures.waiting import until
 
+from paceline.checkpoints.catalog import Checkpoint
 from paceline.core.clock import monotonic_s
 from paceline.core.errors import RunFolderError
 from paceline.launchers.local import LocalLauncher
@@ -91,6 +92,36 @@ def test_an_elastic_run_counts_its_workers_and_a_replacement_does_not_raise_its_
     assert (progress.workers_alive, progress.num_workers) == (4, 4)
     assert progress.samples_per_s is not None
     assert progress.samples_per_s * took_s <= 800
+
+
+def test_the_speed_of_a_resumed_run_counts_only_the_steps_of_this_session(tmp_path: Path) -> None:
+    plan, watcher = small_plan("ssgd", num_workers=2, batch_sizes=(1, 1), steps=2000), Listening()
+    checkpoint = Checkpoint(folder=tmp_path, version=1000, clocks=(1000, 1000))
+    copier = RunCopier(plan, tmp_path, None, watcher.note)
+    follow = MessageFollower(plan, watcher, 0.0, checkpoint, copier, None)
+    follow({"ev": "started"})
+    began_s = monotonic_s()
+    until(lambda: monotonic_s() > began_s + 0.2, "a moment of training")
+    took_s = monotonic_s() - began_s
+    follow({"ev": "progress", "steps": [1010, 1010], "alive": 2, "loss": 1.0})
+    (progress,) = watcher.heard
+    assert progress.step == 1010
+    assert progress.samples_per_s is not None
+    assert progress.samples_per_s * took_s <= 20
+
+
+def test_the_time_of_an_evaluation_does_not_lower_the_speed(tmp_path: Path) -> None:
+    plan, watcher = small_plan("ssgd", num_workers=2, batch_sizes=(1, 1), steps=2000), Listening()
+    follow = MessageFollower(plan, watcher, 0.0, None, RunCopier(plan, tmp_path, None, watcher.note), None)
+    began_s = monotonic_s()
+    follow({"ev": "started"})
+    until(lambda: monotonic_s() > began_s + 0.5, "a moment of training and an evaluation")
+    follow({"ev": "evaluated", "step": 10, "metrics": "{}", "took_s": 0.4})
+    follow({"ev": "progress", "steps": [10, 10], "alive": 2, "loss": 1.0})
+    trained_s = monotonic_s() - began_s - 0.4
+    (progress,) = watcher.heard
+    assert progress.samples_per_s is not None
+    assert progress.samples_per_s * trained_s >= 20
 
 
 def test_the_first_loss_that_is_no_number_is_warned_of_with_what_to_do(tmp_path: Path) -> None:
