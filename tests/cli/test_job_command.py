@@ -84,6 +84,23 @@ def test_a_bad_file_is_exit_code_3_with_file_line_and_field(tmp_path: Path, caps
     )
 
 
+def test_a_plain_manifest_is_valid_and_lacks_only_what_the_strict_profile_wants(
+    tmp_path: Path, capsys: Captured, wording: Wording
+) -> None:
+    container = {"name": "main", "image": "example.com/x:latest"}
+    template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+    plain = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "plain"}}
+    (tmp_path / "plain.yaml").write_text(json.dumps({**plain, "spec": {"template": template}}))
+    words = ["job", "validate", "plain.yaml"]
+    assert run(words, Session(folder=tmp_path)) == ExitCode.OK
+    wording(capsys.readouterr().err)
+    assert run([*words, "--json"], Session(folder=tmp_path)) == ExitCode.OK
+    assert json.loads(capsys.readouterr().out)["data"]["below_strict"] > 0
+    assert run([*words, "--profile", "strict", "--json"], Session(folder=tmp_path)) == ExitCode.BAD_CONFIG
+    problems = json.loads(capsys.readouterr().out)["error"]["problems"]
+    assert any("example.com/x:latest" in problem["what"] for problem in problems)
+
+
 def test_a_file_that_is_not_there_is_one_clear_error(tmp_path: Path, capsys: Captured) -> None:
     assert run(["job", "validate", "nothing.yaml"], Session(folder=tmp_path)) == ExitCode.TRAINING_FAILED
     assert "nothing.yaml" in capsys.readouterr().err

@@ -114,6 +114,16 @@ def test_an_evaluation_is_no_time_of_training() -> None:
     assert speed.samples_per_s == pytest.approx(100.0)
 
 
+def test_a_run_that_went_back_while_it_was_evaluated_is_measured_at_once() -> None:
+    speed = RecentSpeed()
+    speed.begin(0.0)
+    speed.take(1.0, 100.0, 1.0)
+    speed.take(9.0, 50.0, 0.5)
+    speed.take(2.0, 60.0, 0.6)
+    speed.take(3.0, 160.0, 1.6)
+    assert speed.samples_per_s == pytest.approx(100.0)
+
+
 def test_a_run_that_went_back_to_a_checkpoint_begins_to_measure_again() -> None:
     speed = RecentSpeed()
     speed.begin(0.0)

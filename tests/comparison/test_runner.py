@@ -1,6 +1,7 @@
 """A comparison is run as it was laid out, and resumes where it was interrupted; with real runs."""
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from paceline.comparison.layout import CompareRequest
 from paceline.comparison.report.runs import report
 from paceline.comparison.runner import StoppedError, UpcomingRun, compare
 from paceline.config.train_config import TrainConfig
-from paceline.core.errors import ConfigError, PacelineError
+from paceline.core.disk import LOCK_NAME, exclusive
+from paceline.core.errors import ConfigError, FolderInUseError, PacelineError
 from paceline.launchers.local import LocalLauncher
 from paceline.training.progress import SilentWatcher, Watcher
 
@@ -47,6 +49,25 @@ def test_an_interrupted_comparison_resumes_and_repeats_nothing(
     again = compare(REQUEST, tmp_path, third, launcher=launcher)
     assert third.names == []
     assert again == comparison
+
+
+def test_a_comparison_in_use_is_refused_and_stays_as_it_is(tmp_path: Path, launcher: LocalLauncher) -> None:
+    record = StartRecorder()
+    refused: list[FolderInUseError] = []
+
+    def work() -> None:
+        try:
+            compare(REQUEST, tmp_path, record, launcher=launcher)
+        except FolderInUseError as error:
+            refused.append(error)
+
+    with exclusive(tmp_path):
+        other = threading.Thread(target=work)
+        other.start()
+        other.join()
+        assert [path.name for path in tmp_path.iterdir()] == [LOCK_NAME]
+    assert len(refused) == 1
+    assert record.names == []
 
 
 def test_half_a_run_is_made_again(tmp_path: Path, launcher: LocalLauncher) -> None:

@@ -14,9 +14,11 @@ import pytest
 from tests.fixtures.processes.full_disk import files_of_at_most
 from tests.fixtures.waiting import until
 
+from paceline.cli.main import run
 from paceline.core.disk import LOCK_NAME, exclusive, holder_of, remove_drafts, write_durably
 from paceline.core.errors import FolderInUseError
 from paceline.training.request import choose_run_dir, claim_run_dir, claimed_run_dir, existing_runs
+from paceline.training.session import Session
 
 HOLD = (
     "import sys, pathlib; from paceline.core.disk import exclusive\n"
@@ -54,6 +56,39 @@ def test_the_lock_of_a_killed_process_is_free_at_once(tmp_path: Path) -> None:
         other.wait()
         with exclusive(tmp_path):
             assert (tmp_path / LOCK_NAME).exists()
+
+
+def test_a_lock_file_that_is_removed_while_it_is_being_locked_is_not_taken_for_the_lock(
+    tmp_path: Path,
+) -> None:
+    """The last holder releases the folder between the open and the lock of the next one."""
+    hold = (
+        "import pathlib, sys; from paceline.core.disk import LOCK_NAME, exclusive\n"
+        "folder, released = pathlib.Path(sys.argv[1]), []\n"
+        "def release(event, args):\n"
+        "    if event == 'fcntl.flock' and not released:\n"
+        "        released.append(folder); (folder / LOCK_NAME).unlink()\n"
+        "sys.addaudithook(release)\n"
+        "with exclusive(folder):\n"
+        "    print('held', len(released), flush=True); sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", hold, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held 1\n"
+        with pytest.raises(FolderInUseError), exclusive(tmp_path):
+            pass
+        other.communicate()
+
+
+def test_a_run_in_use_is_refused_before_anything_of_it_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with _holder(tmp_path) as other:
+        # Without the lock, the missing plan.json would be the error.
+        assert run(["train", "--resume", str(tmp_path), "--json"], Session(folder=tmp_path)) == 4
+        assert json.loads(capsys.readouterr().out)["error"]["problems"][0]["code"] == "E209"
+        other.communicate()
 
 
 def test_the_thread_that_holds_a_folder_may_enter_again_and_another_thread_may_not(tmp_path: Path) -> None:

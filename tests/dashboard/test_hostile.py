@@ -151,6 +151,18 @@ def test_links_and_pipes_in_a_run_folder_are_not_followed(tmp_path: Path) -> Non
     assert lines("secret") == []
 
 
+def test_a_workers_log_is_shown_without_its_secrets(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "run"
+    made(run)
+    (run / "logs").mkdir(exist_ok=True)
+    token = "hf_aB3dEfGhIjKlMnOpQrStUvWxYz012345678"
+    key = ("-----BEGIN PRIVATE KEY-----", "MIIEvQIBADANBgkqhkiG9w0BAQEF", "-----END PRIVATE KEY-----")
+    (run / "logs" / "worker-0.log").write_text("\n".join([f"login with {token}", *key, "step 1"]))
+    where = settings(tmp_path / "runs", tmp_path / "page")
+    answer = send_request(where, "GET", "/api/v1/logs", OURS, query="run=run&worker=worker-0")
+    assert answer.json()["lines"] == ["login with ***", "***", "***", "***", "step 1"]
+
+
 def test_a_damaged_log_keeps_the_dashboard_up(tmp_path: Path) -> None:
     run = tmp_path / "run"
     made(run, 20)

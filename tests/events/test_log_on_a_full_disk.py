@@ -2,10 +2,13 @@
 
 import errno
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.fixtures.processes.command import ROOT
 from tests.fixtures.processes.full_disk import files_of_at_most
 
 from paceline.core.clock import SystemClock
@@ -127,6 +130,26 @@ def test_the_kernels_own_short_write_is_undone_too(tmp_path: Path) -> None:
     history = read_history(path)
     assert _ids(history) == [1, 2, 3]
     assert history.torn.count == 1
+
+
+def test_a_warning_that_the_disk_refuses_too_does_not_end_the_training(tmp_path: Path) -> None:
+    """A worker's stderr is a file of the same run folder."""
+    path = tmp_path / "events.jsonl"
+    _begin(path)
+    write = (
+        "import sys; from pathlib import Path\n"
+        "from tests.fixtures.processes.full_disk import files_of_at_most\n"
+        "from paceline.core.clock import SystemClock; from paceline.events.log import EventLog\n"
+        "path = Path(sys.argv[1])\n"
+        "log = EventLog(path, who='worker-0', clock=SystemClock())\n"
+        "with files_of_at_most(path.stat().st_size):\n"
+        "    log.write('action', id=1)\n"
+        "log.write('action', id=2)\n"
+        "log.close()\n"
+    )
+    with Path("/dev/full").open("wb") as full:
+        subprocess.run([sys.executable, "-c", write, str(path)], cwd=ROOT, stderr=full, check=False)
+    assert _ids(read_history(path)) == [1, 2]
 
 
 def test_every_reader_skips_lines_that_are_no_text_or_no_event(tmp_path: Path) -> None:

@@ -266,6 +266,24 @@ def test_a_rotation_that_never_ends_delays_lines_and_loses_none(tmp_path: Path) 
     assert not messages
 
 
+def test_a_segment_that_cannot_be_closed_grows_and_each_of_its_lines_is_read_once(tmp_path: Path) -> None:
+    path = started_log(tmp_path)
+    closed_path(path, 0).mkdir()  # its name is taken
+    messages: list[str] = []
+    file = SegmentWriter(path, SMALL)
+    log = EventLog(path, who="worker-0", clock=SystemClock(), notify=messages.append, file=file)
+    for number in range(40):
+        log.write("action", id=number)
+    assert ids(path) == list(range(40))
+    closed_path(path, 0).rmdir()
+    for number in range(40, 80):
+        log.write("action", id=number)
+    log.close()
+    assert ids(path) == list(range(80))
+    assert head_of(path).number >= 1
+    assert not messages
+
+
 def test_a_closed_segment_that_is_missing_or_damaged_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
     path = started_log(tmp_path)
     write(path, range(40))

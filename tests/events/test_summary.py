@@ -126,6 +126,12 @@ def test_a_run_without_rows_adds_up_to_nothing() -> None:
     assert summary.first_step_s is None
 
 
+def test_a_rate_over_no_time_is_none_and_no_huge_number() -> None:
+    instant = {f"{phase}_ns": 0 for phase in PHASES}
+    summary = summarise(History(steps={0: [row(0, 1.0, **instant)]}))
+    assert (summary.samples, summary.training_s, summary.samples_per_s) == (4, 0.0, 0.0)
+
+
 def test_what_was_thrown_away_is_no_work_but_took_time_and_travelled() -> None:
     history = History()
     history.steps = {0: [row(0), row(1, 1.0)]}

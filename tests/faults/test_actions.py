@@ -10,12 +10,17 @@ import pytest
 from tests.fixtures.waiting import until
 from tests.fixtures.wording import Wording
 
+from paceline.core.clock import SystemClock
+from paceline.core.processes import command_line
+from paceline.events.log import EventLog, write_header
+from paceline.events.schema import StepRow
 from paceline.faults.actions import executor, sigstop
 from paceline.faults.actions.request import ActionKind, ActionRequest, refusal
 from paceline.faults.actions.run_state import RunState, process_state
 from paceline.faults.scenarios.catalog import SCENARIOS
 from paceline.faults.scenarios.expectations import PROMISES
 from paceline.faults.scenarios.training import default_plan
+from paceline.plan.codec import dumps, plan_hash
 from paceline.plan.plan import Launcher, Plan
 
 PIDS = {"worker-0": 10, "worker-1": 11}
@@ -133,6 +138,49 @@ def test_a_slowdown_counts_as_seen_only_when_steps_take_longer() -> None:
     assert "2.5 times" in executor.observed_effect(
         slow, FIXED, look_with_steps(0.02, 0.05, 60), applied_ns, 0
     )
+
+
+def step_of_50_ms(number: int) -> StepRow:
+    return StepRow(
+        step=number,
+        position=number,
+        start_ns=number * 50_000_000,
+        data_ns=0,
+        forward_ns=0,
+        backward_ns=0,
+        delay_ns=50_000_000,
+        wait_ns=0,
+        codec_ns=0,
+        comm_ns=0,
+        apply_ns=0,
+        loss=1.0,
+        samples=8,
+        bytes_out=0,
+        bytes_in=0,
+        version=0,
+        synced=True,
+    )
+
+
+def test_a_slowed_worker_is_stopped_in_a_cycle_that_fits_its_steps(
+    tmp_path: Path, sleeper: "subprocess.Popen[bytes]"
+) -> None:
+    (tmp_path / "plan.json").write_text(dumps(FIXED))
+    path = tmp_path / "events.jsonl"
+    write_header(path, run="a", plan=plan_hash(FIXED), t0_ns=0, started_unix_s=0.0)
+    log = EventLog(path, who="worker-1", clock=SystemClock())
+    log.write("worker_started", pid=sleeper.pid)
+    for number in range(50):
+        log.add_step(step_of_50_ms(number))
+    log.close()
+    slow = executor.ActionExecutor(tmp_path, action_request(ActionKind.SLOW), lambda _: None, within_s=0.0)
+    slow.run()
+    (holder,) = slow.holders
+    cycle_s = command_line(holder.pid).split()[-1]
+    assert holder.stdin is not None
+    holder.stdin.close()
+    holder.wait()
+    assert float(cycle_s) == pytest.approx(sigstop.CYCLE_STEPS * 0.05, rel=0.01)
 
 
 @pytest.mark.parametrize("pace_s", [0.0005, 0.02, 0.05])

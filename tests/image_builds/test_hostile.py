@@ -84,6 +84,18 @@ def request_for(folder: Path) -> BuildRequest:
     )
 
 
+def test_what_a_build_prints_is_shown_without_its_secrets(project: Path, tmp_path: Path) -> None:
+    token = "hf_aB3dEfGhIjKlMnOpQrStUvWxYz012345678"
+    (project / "Dockerfile").write_text("FROM a\n")
+    script = f"printf '#5 [2/2] RUN fetch {token}\\n#5 0.1 refused: {token}\\n' >&2; exit 1"
+    engine = Engine(kind=EngineKind.DOCKER, path=program(tmp_path, "docker", script), version="0")
+    messages: list[str] = []
+    built = build_image(engine, request_for(project), messages.append)
+    assert any("RUN fetch" in message for message in messages)
+    assert "refused" in built.attempts[-1].log
+    assert token not in "".join(messages) + built.attempts[-1].log + json.dumps(build_json(built))
+
+
 def test_a_fix_that_takes_back_another_ends_the_attempts(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:

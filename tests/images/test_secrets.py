@@ -12,10 +12,15 @@ from tests.images.cases import TODAY
 
 from paceline.core.clock import SystemClock
 from paceline.core.errors import ConfigError, NotReadyError, PacelineError, Problem
-from paceline.core.redaction import LineRedactor, redact, redact_json, redact_lines
+from paceline.core.redaction import HIDDEN, LineRedactor, redact, redact_json, redact_lines
 from paceline.events.log import EventLog
+from paceline.images.build.attempts import BuildResult, Fix
+from paceline.images.build.engine import Engine, EngineKind
 from paceline.images.lint.check import apply_fixes, check, findings_from_log, redacted_diff
 from paceline.images.lint.project import Finding, Level, Project, Source, Target
+from paceline.images.lint.rules.secrets import SECRET
+from paceline.images.lint.view import stage_views
+from paceline.images.reports import build_json, build_page
 
 TARGET = Target(today=TODAY)
 ALNUM = string.ascii_letters + string.digits
@@ -127,6 +132,42 @@ def test_no_token_of_a_known_shape_is_shown_wherever_it_stands(
     shown = redact(f"{before} {place.format(token)} {after}")
     assert token not in shown
     assert redact(shown) == shown
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        *(
+            "api_org_",
+            "sk_live_",
+            "sk_test_",
+            "rk_live_",
+            "rk_test_",
+            "nvapi-",
+            "pypi-",
+            "dckr_oat_",
+            "xapp-",
+        ),
+        *(f"gl{kind}-" for kind in ("ptt", "dt", "rt", "ft", "cbt", "soat", "agent", "imt", "oas")),
+        *(f"sk-{kind}-" for kind in ("svcacct", "admin", "or", "lf")),
+        *("GOCSPX-", "ya29.", "hooks.slack.com/services/", "hooks.slack.com/workflows/"),
+        *("discord.com/api/webhooks/12/", "discordapp.com/api/webhooks/12/"),
+    ],
+)
+def test_a_token_is_known_by_the_prefix_of_its_issuer(prefix: str) -> None:
+    assert redact(f"RUN fetch {prefix}aB3dEfGhIjKlMnOpQrStUvWxYz0123456789") == f"RUN fetch {HIDDEN}"
+
+
+@pytest.mark.parametrize("prefix", ["AKIA", "ASIA", "ABIA", "ACCA"])
+def test_a_secret_key_of_aws_is_hidden_beside_its_access_key(prefix: str) -> None:
+    key = "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY12"
+    assert redact(f"RUN setup {prefix}IOSFODNN7EXAMPL1 {key}") == f"RUN setup {HIDDEN} {HIDDEN}"
+    assert redact(f"RUN setup {key}") == f"RUN setup {key}"
+
+
+@pytest.mark.parametrize("kind", ["ant", "proj"])
+def test_a_key_without_a_digit_is_known_by_its_kind(kind: str) -> None:
+    assert redact(f"RUN fetch sk-{kind}-abcd-efgh_ijkl-mnop") == f"RUN fetch {HIDDEN}"
 
 
 @settings(max_examples=400, deadline=None)
@@ -280,6 +321,41 @@ def test_the_diff_of_a_fix_beside_a_secret_does_not_repeat_it(secret: str) -> No
     name, _, value = secret.partition("=")
     assert any(f"ENV {name}=" in diff for diff in diffs), diffs
     assert not any(value in diff for diff in diffs)
+
+
+def test_a_finding_hides_what_its_rule_quotes() -> None:
+    project = Project(files=(Source("Dockerfile", "FROM python:3.12-slim\nRUN make\n"),))
+    view = stage_views(project, TARGET)[0]
+    text = f"token={SECRETS['hf']}"
+    finding = SECRET.finding(view, view.stage.origin, text, text, text)
+    assert [finding.why, finding.evidence, finding.advice] == [f"token={HIDDEN}"] * 3
+
+
+@pytest.mark.parametrize("secret", SECRETS.values())
+def test_reports_of_a_build_hold_no_secret(secret: str) -> None:
+    text = f"+ENV TOKEN={secret}"
+    finding = Finding(
+        id="secret-in-image",
+        pattern=20,
+        level=Level.PROBLEM,
+        path="Dockerfile",
+        line=2,
+        why=text,
+        evidence=text,
+        advice="remove it",
+    )
+    built = BuildResult(
+        ok=False,
+        engine=Engine(kind=EngineKind.DOCKER, path="docker", version="0"),
+        tags=("x:1",),
+        attempts=(),
+        fixes=(Fix(finding=finding, attempt=1, found="in the log", diff=text),),
+        left=(finding,),
+        stopped="it failed",
+        diff=text,
+        written=(),
+    )
+    assert secret not in json.dumps(build_json(built)) + build_page(built)
 
 
 @pytest.mark.parametrize("secret", SECRETS.values())

@@ -137,15 +137,18 @@ def test_uids_decide_which_pods_and_events_are_of_a_job_that_had_a_namesake() ->
     former = {"kind": "Job", "name": "demo", "uid": "former"}
     unseen = {"kind": "ReplicaSet", "name": "demo-between", "uid": "unseen"}
     root = _made("Job", "demo", "new", "30")
+    between = _made("ReplicaSet", "demo-set", "set", "30", mine)
+    of_set = {"kind": "ReplicaSet", "name": "demo-set", "uid": "set"}
     pods = [
         _made("Pod", "demo-0", "own", "31", mine),
         _made("Pod", "demo-1", "left", "10", former),
         _made("Pod", "demo-2", "late", "40", former),  # its operator made it after the new job
         _made("Pod", "demo-3", "behind", "35", unseen),  # an owner between is not in the snapshot
         _made("Pod", "demo-4", "before", "20", unseen),
+        _made("Pod", "demo-5", "through", "32", of_set),
     ]
     told = [happened("Pod", pod["metadata"]["name"], pod["metadata"]["uid"]) for pod in pods]
     told += [happened("Job", "demo", "new"), happened("Job", "demo", "former")]
-    seen = narrow_to_job(Snapshot(at_s=NOW_S, objects=(root, *pods, *told)), "demo")
-    assert [pod["metadata"]["uid"] for pod in seen.pods] == ["own", "behind"]  # type: ignore[index]
-    assert [event["metadata"]["name"] for event in seen.events] == ["e-own", "e-behind", "e-new"]  # type: ignore[index]
+    seen = narrow_to_job(Snapshot(at_s=NOW_S, objects=(root, between, *pods, *told)), "demo")
+    assert [pod["metadata"]["uid"] for pod in seen.pods] == ["own", "behind", "through"]  # type: ignore[index]
+    assert [event["metadata"]["name"] for event in seen.events] == ["e-own", "e-behind", "e-through", "e-new"]  # type: ignore[index]

@@ -40,6 +40,7 @@ from paceline.k8s.submit.job_state import (
 )
 from paceline.k8s.submit.log_lines import LogCursor, prefix_of
 from paceline.k8s.submit.requirements import roles
+from paceline.k8s.submit.restart import _reason_not_to
 
 NOW_S = 1_800_000_000.0
 NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
@@ -307,6 +308,14 @@ def test_a_taint_that_says_that_a_node_is_lost_counts_like_its_silence(
     taint = {"key": key, "effect": "NoExecute", "timeAdded": write_time(NOW_S - tainted_s)}
     machine = {"kind": "Node", "metadata": {"name": "node-a"}, "status": {"conditions": [ready]}}
     assert bool(reason_to_force(body, {**machine, "spec": {"taints": [taint]}}, NOW_S)) is is_forced
+
+
+def test_a_later_job_of_the_same_name_is_not_restarted_for_the_former() -> None:
+    failed = {"conditions": [{"type": "Failed", "status": "True"}]}
+    former = {"kind": "Job", "metadata": {"name": "demo", "uid": "former"}, "status": failed}
+    later = {**former, "metadata": {"name": "demo", "uid": "later"}}
+    assert _reason_not_to(former, former) == ""
+    assert _reason_not_to(later, former) != ""
 
 
 def test_a_prefix_has_rank_and_pod() -> None:

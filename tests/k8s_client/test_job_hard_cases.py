@@ -126,6 +126,70 @@ def test_a_job_that_is_stopped_after_the_last_poll_of_its_watcher_does_not_come_
     assert server.of(JOB) == server.of(CONFIG_MAP) == []
 
 
+def test_a_pod_that_has_taken_the_name_of_a_lost_one_is_not_removed(
+    cluster: ClusterConnection, server: ApiServer
+) -> None:
+    made(cluster)
+    gang = Gang(server, JOB)
+    gang.run()
+    gang.lose_node()
+    names: list[str] = []  # of the pod that was replaced, and once more for each later look at it
+
+    def replace(verb: str, kind: Kind, what: Object) -> None:
+        """In the last moment: the lost pod goes, and another one gets its name."""
+        if kind != POD or verb not in ("get", "delete"):
+            return
+        name = what["metadata"]["name"]
+        if verb == "delete" and not names:
+            names.append(name)
+            server.remove(POD, name, "train")
+            about = {"name": name, "namespace": "train", "uid": "another"}
+            server.put({"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": {}})
+        elif verb == "get" and name in names:
+            names.append(name)
+
+    server.rules.append(replace)
+    follower = follow(cluster)
+    until(lambda: len(names) > 1, "the watcher looks again")
+    assert "another" in [manifest["metadata"]["uid"] for manifest in server.of(POD)]
+    server.remove(POD, names[0], "train")
+    until(lambda: "attempt 2 is submitted" in follower.screen.said, "the second attempt is there")
+    second = Gang(server, JOB)
+    second.run()
+    second.succeed()
+    assert follower.end().attempt == 2
+
+
+def test_without_the_right_to_remove_pods_the_next_attempt_waits_for_the_lost_node(
+    cluster: ClusterConnection, server: ApiServer
+) -> None:
+    made(cluster)
+    gang = Gang(server, JOB)
+    gang.run()
+    gang.lose_node()
+    names = {pod.name for pod in gang.pods}
+    refused: list[str] = []
+
+    def refuse(verb: str, kind: Kind, what: Object) -> Refusal | None:
+        if (verb, kind) != ("delete", POD):
+            return None
+        refused.append(what["metadata"]["name"])
+        return FORBIDDEN
+
+    server.rules.append(refuse)
+    follower = follow(cluster)
+    until(lambda: names <= set(refused) and len(refused) > 2 * len(names), "each pod was tried again")
+    for name in names:  # the node is back, and its kubelet has ended them
+        server.remove(POD, name, "train")
+    until(lambda: "attempt 2 is submitted" in follower.screen.said, "the second attempt is there")
+    second = Gang(server, JOB)
+    second.run()
+    second.succeed()
+    assert follower.end().attempt == 2
+    told = [text for text in follower.screen.said if FORBIDDEN[2] in text]
+    assert len(told) == len(names)  # once for each pod, however often it was tried
+
+
 @pytest.mark.parametrize("moment", [("create", CONFIG_MAP), ("delete", JOB)], ids=["decided", "removing"])
 def test_a_job_that_succeeds_after_it_was_judged_is_not_started_again(
     cluster: ClusterConnection, server: ApiServer, moment: tuple[str, Kind], wording: Wording
@@ -202,6 +266,34 @@ def succeeding(server: ApiServer, verb: str, kind: Kind) -> Callable[..., None]:
             server.change(JOB, "demo", "train", status=complete)
 
     return rule
+
+
+@pytest.mark.parametrize("happens", [Gang.wrong_image, Gang.evict], ids=["removed", "restarted"])
+def test_what_was_judged_of_a_job_is_not_done_to_a_later_one_of_its_name(
+    cluster: ClusterConnection, server: ApiServer, happens: Callable[[Gang], None]
+) -> None:
+    made(cluster)
+    looks: list[str] = []  # at the later job
+
+    def replace(verb: str, kind: Kind, _what: Object) -> None:
+        """Just before the request that would remove the job."""
+        if (verb, kind) == ("delete", JOB) and not looks:
+            (job,) = server.of(JOB)
+            server.remove(JOB, "demo", "train")
+            server.put({**job, "metadata": {**job["metadata"], "uid": "later"}, "status": {"active": 1}})
+            looks.append("replaced")
+        elif (verb, kind) == ("get", JOB) and looks:
+            looks.append("looked")
+
+    server.rules.append(replace)
+    happens(Gang(server, JOB))
+    follower = follow(cluster)
+    until(lambda: len(looks) > 2, "the watcher has looked at the later job")
+    assert [manifest["metadata"]["uid"] for manifest in server.of(JOB)] == ["later"]
+    complete = {"conditions": [{"type": "Complete", "status": "True"}]}
+    server.change(JOB, "demo", "train", status=complete)
+    follower.end()
+    assert [manifest["metadata"]["uid"] for manifest in server.of(JOB)] == ["later"]
 
 
 def test_what_a_watcher_decides_while_its_job_is_stopped_is_not_wanted(
@@ -391,3 +483,34 @@ def test_a_stream_that_is_cut_as_its_container_is_started_again_loses_and_double
     ended(server, 1)
     follower.end()
     assert sorted(line.text for line in follower.screen.lines) == ["1", "2", "3", "4", "5"]
+
+
+def test_a_pod_that_takes_the_name_of_another_has_a_log_of_its_own(
+    cluster: ClusterConnection, server: ApiServer
+) -> None:
+    made(cluster)
+    first = life(server, "1", "2")
+    first.has_ended = False
+    first.cuts = [2]  # within the second line
+    later: list[Object] = []
+
+    def replace(verb: str, kind: Kind, _what: Object) -> None:
+        """Before the stream of the first pod is opened again."""
+        if (verb, kind) == ("get", POD) and not later:
+            (before,) = [manifest for manifest in server.of(POD) if manifest["metadata"]["name"] == "demo-0"]
+            later.append({**before, "metadata": {**before["metadata"], "uid": "later"}})
+            server.remove(POD, "demo-0", "train")
+            life(server, "3", "4").has_ended = False
+            server.put(later[0])
+
+    server.rules.append(replace)
+    running(server, 0, 1)
+    follower = follow(cluster)
+    until(lambda: "4" in [line.text for line in follower.screen.lines], "the later pod's lines are there")
+    server.end_log("train", "demo-0", "pytorch")
+    server.end_log("train", "demo-1", "pytorch")
+    complete = {"conditions": [{"type": "Complete", "status": "True"}]}
+    server.change(JOB, "demo", "train", status=complete)
+    follower.end()
+    shown = [line.text for line in follower.screen.lines]
+    assert (shown.count("3"), shown.count("4")) == (1, 1)

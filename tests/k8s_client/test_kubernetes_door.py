@@ -23,6 +23,7 @@ from paceline.k8s.client.api import (
 )
 from paceline.k8s.client.kubernetes_api import KubernetesApi, connect
 from paceline.k8s.kinds import CONFIG_MAP, NODE, POD, PYTORCH_JOB, RAY_JOB
+from paceline.k8s.objects import mapping
 
 
 def pod(name: str, **labels: str) -> Manifest:
@@ -50,6 +51,18 @@ def test_what_is_created_is_there_can_be_changed_and_goes(
     assert all(
         item.query.get("fieldValidation") == "Strict" for item in server.writes if item.method == "POST"
     )
+
+
+def test_an_object_is_deleted_by_its_uid_and_not_by_its_name(api: KubernetesApi) -> None:
+    """Another object of this name has taken the place of the one that was meant."""
+    made = api.create(pod("one"))
+    uid = str(mapping(made, "metadata")["uid"])
+    with pytest.raises(ConflictError):
+        api.delete(POD, "one", "train", uid="the-one-before", grace_s=0)
+    assert mapping(api.get(POD, "one", "train"), "metadata")["uid"] == uid
+    api.delete(POD, "one", "train", uid=uid, grace_s=0)
+    with pytest.raises(NotThereError):
+        api.get(POD, "one", "train")
 
 
 def test_a_dry_run_writes_nothing(api: KubernetesApi, server: ApiServer) -> None:

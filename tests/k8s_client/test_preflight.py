@@ -181,3 +181,9 @@ def test_without_nodes_it_is_refused_unless_something_adds_them(
     about = {"name": "cluster-autoscaler-status", "namespace": "kube-system"}
     server.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": about})
     assert any("cluster autoscaler" in note for note in send(cluster, job()).notes)
+
+
+def test_karpenter_adds_nodes_too(cluster: ClusterConnection, server: ApiServer) -> None:
+    server.remove(NODE, "node-a")
+    server.served.add(Kind("NodePool", "nodepools", "v1", "karpenter.sh", is_namespaced=False))
+    assert any("Karpenter" in note for note in send(cluster, job()).notes)

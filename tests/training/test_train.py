@@ -7,13 +7,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pytest
 from tests.fixtures.processes.full_disk import files_of_at_most
 from tests.fixtures.runs.plans import small_plan
 from tests.fixtures.runs.run_plans import Watching, real, resumed, virtual_hash
 from tests.fixtures.strategies.scripted import MODE
 from tests.fixtures.waiting import until
 
+from paceline.checkpoints.catalog import Checkpoint
 from paceline.core.clock import monotonic_s
+from paceline.core.errors import RunFolderError
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.codec import Json, plan_hash, read
 from paceline.plan.plan import Elastic
@@ -91,6 +94,36 @@ def test_an_elastic_run_counts_its_workers_and_a_replacement_does_not_raise_its_
     assert progress.samples_per_s * took_s <= 800
 
 
+def test_the_speed_of_a_resumed_run_counts_only_the_steps_of_this_session(tmp_path: Path) -> None:
+    plan, watcher = small_plan("ssgd", num_workers=2, batch_sizes=(1, 1), steps=2000), Listening()
+    checkpoint = Checkpoint(folder=tmp_path, version=1000, clocks=(1000, 1000))
+    copier = RunCopier(plan, tmp_path, None, watcher.note)
+    follow = MessageFollower(plan, watcher, 0.0, checkpoint, copier, None)
+    follow({"ev": "started"})
+    began_s = monotonic_s()
+    until(lambda: monotonic_s() > began_s + 0.2, "a moment of training")
+    took_s = monotonic_s() - began_s
+    follow({"ev": "progress", "steps": [1010, 1010], "alive": 2, "loss": 1.0})
+    (progress,) = watcher.heard
+    assert progress.step == 1010
+    assert progress.samples_per_s is not None
+    assert progress.samples_per_s * took_s <= 20
+
+
+def test_the_time_of_an_evaluation_does_not_lower_the_speed(tmp_path: Path) -> None:
+    plan, watcher = small_plan("ssgd", num_workers=2, batch_sizes=(1, 1), steps=2000), Listening()
+    follow = MessageFollower(plan, watcher, 0.0, None, RunCopier(plan, tmp_path, None, watcher.note), None)
+    began_s = monotonic_s()
+    follow({"ev": "started"})
+    until(lambda: monotonic_s() > began_s + 0.5, "a moment of training and an evaluation")
+    follow({"ev": "evaluated", "step": 10, "metrics": "{}", "took_s": 0.4})
+    follow({"ev": "progress", "steps": [10, 10], "alive": 2, "loss": 1.0})
+    trained_s = monotonic_s() - began_s - 0.4
+    (progress,) = watcher.heard
+    assert progress.samples_per_s is not None
+    assert progress.samples_per_s * trained_s >= 20
+
+
 def test_the_first_loss_that_is_no_number_is_warned_of_with_what_to_do(tmp_path: Path) -> None:
     plan, watcher = small_plan("ssgd"), Listening()
     follow = MessageFollower(plan, watcher, 0.0, None, RunCopier(plan, tmp_path, None, watcher.note), None)
@@ -137,6 +170,26 @@ def test_the_folder_names_the_plan_that_was_run(launcher: LocalLauncher, tmp_pat
     kinds = [event.kind for event in run.history.plain]
     assert (kinds[0], kinds[-1]) == ("run_started", "run_finished")
     assert kinds.count("worker_started") == kinds.count("worker_finished") == 3
+
+
+def test_a_folder_that_another_command_has_filled_meanwhile_is_refused_and_unchanged(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    """Both commands chose it before either held it; the other one was first, and has ended."""
+    real(small_plan("ssgd"), tmp_path, launcher)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(RunFolderError):
+        train(small_plan("asgd"), tmp_path, Watching(launcher), warm=launcher)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_drafts_of_a_killed_command_are_removed_by_the_next_one(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    draft = tmp_path / "result.json.4711-0123abcd.part"
+    draft.write_bytes(b"half")
+    real(small_plan("ssgd"), tmp_path, launcher)
+    assert not draft.exists()
 
 
 def test_a_run_that_is_already_complete_can_be_resumed_and_does_nothing_more(

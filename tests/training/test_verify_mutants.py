@@ -173,6 +173,23 @@ def test_a_damaged_log_does_not_hold(
     assert not holds(folder)
 
 
+def test_a_line_that_cannot_be_read_holds_only_if_it_was_written_again(
+    made: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(made["ssgd"], folder)
+    log = folder / "events.jsonl"
+    header, rest = log.read_text().split("\n", 1)
+    fragment = '{"kind":"steps","who":"worker-0","rows":4,"col'
+    log.write_text("\n".join([header, fragment, rest]))
+    assert not holds(folder)
+    for dropped, is_whole in ((0, True), (1, False)):
+        event = {"kind": "record_interrupted", "who": "worker-0", "at_ns": 1, "reason": "full"}
+        again = json.dumps({**event, "fragments": 1, "dropped": dropped}, separators=(",", ":"))
+        log.write_text("\n".join([header, fragment, again, rest]))
+        assert holds(folder) is is_whole
+
+
 @pytest.mark.parametrize("number", ["gradients", "samples", "loss"])
 def test_a_result_that_is_not_the_logs_does_not_hold(
     made: dict[str, Path], tmp_path: Path, number: str
