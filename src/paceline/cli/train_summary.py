@@ -124,7 +124,14 @@ def _bytes(result: "dict[str, Json]") -> list[tuple[str, str]]:
     back = _number(moved.get("in"))
     if out is None or back is None:
         return []
-    return [("traffic", f"{short_bytes(out)} sent, {short_bytes(back)} received")]
+    rows = [("traffic", f"{short_bytes(out)} sent, {short_bytes(back)} received")]
+    wire = _object(result.get("wire_bytes"))
+    wire_out = _number(wire.get("out"))
+    wire_in = _number(wire.get("in"))
+    if wire_out is not None and wire_in is not None:
+        measured = f"{short_bytes(wire_out)} sent, {short_bytes(wire_in)} received, measured by the kernel"
+        rows.append(("on the wire", measured))
+    return rows
 
 
 def _compression(result: "dict[str, Json]") -> list[tuple[str, str]]:

@@ -224,7 +224,8 @@ PLAIN_KINDS: dict[str, str] = {
     "worker_started": "a participant is ready to step; fields: pid, clock (steps or updates done), node (of "
     "workers: the host name), tokens_per_sample (where the task has tokens)",
     "worker_finished": "a participant ended in order; fields: steps, reason (done, stopped, left), "
-    "on a GPU also peak_device_bytes (the most that was allocated there)",
+    "on a GPU also peak_device_bytes (the most that was allocated there), with gloo also wire_out_bytes and "
+    "wire_in_bytes (of its connections, as the kernel has counted them)",
     "worker_lost": "a process ended without finishing; fields: cause",
     "stop_requested": "a stop of the run was requested; fields: by",
     "checkpoint": "a participant's snapshot is on disk, synced; fields: path, step, snapshot_ns (how long "

@@ -54,6 +54,16 @@ def memory_json(reports: Reports) -> dict[str, Json]:
     return {"peak_device_bytes": peaks} if peaks else {}
 
 
+def wire_json(reports: Reports) -> dict[str, Json]:
+    """Bytes on the wire of all workers; empty if one of them could not count them."""
+    workers = [report for report in reports.values() if "steps_s" in report]
+    if not workers or not all("wire_out_bytes" in report for report in workers):
+        return {}
+    out = sum(int(str(report["wire_out_bytes"])) for report in workers)
+    back = sum(int(str(report["wire_in_bytes"])) for report in workers)
+    return {"wire_bytes": {"out": out, "in": back}}
+
+
 def speed_json(plan: Plan, reports: Reports, steady_samples_per_s: float) -> dict[str, Json]:
     """Tokens and FLOPs per second; only if the task defines them and time is not virtual."""
     report = next((report for report in reports.values() if "tokens_per_sample" in report), None)
@@ -121,6 +131,7 @@ def result_json(
         **(_summary_json(summary, reports) if recorded else {}),
         **(_compression_json(plan, summary) if recorded else {}),
         **_record_json(record),
+        **wire_json(reports),
         **memory_json(reports),
         **(speed_json(plan, reports, record.steady_samples_per_s) if recorded else {}),
     }

@@ -1,7 +1,8 @@
 """torch.distributed transport: collectives over gloo or NCCL, and a gloo group that can be aborted.
 
 `TorchCollective` works on any number of hosts. The ring moves 2(N-1)/N of the vector
-per rank in each direction, which the byte counters report.
+per rank in each direction, which the byte counters report; the kernel's own counts of
+the connections are in result.json (`wire_bytes`).
 
 `AbortableGroup` (elastic runs): a killed process closes its sockets, and its peers
 get an error at once. A frozen process does not, nor does one that left while
@@ -17,12 +18,11 @@ meanwhile.
 import os
 import queue
 import socket
-import stat
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from pathlib import Path
+from typing import TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -32,7 +32,15 @@ from torch._C._distributed_c10d import FileStore, HashStore, ProcessGroupGloo, S
 from paceline.core.clock import Clock, monotonic_s
 from paceline.core.errors import PeerLostError
 from paceline.core.ids import Rank
+from paceline.core.tcp import SocketBytes, WireBytes, tcp_sockets
 from paceline.transport.ports import Traffic
+
+# Bytes on the wire so far; None where they are not counted.
+CountWire: TypeAlias = Callable[[], WireBytes | None]
+
+
+def no_wire() -> None:
+    """Without torch's group nothing is counted."""
 
 
 def join_group(
@@ -43,8 +51,13 @@ def join_group(
     world_size: int,
     timeout_s: float,
     store: Store | None = None,
-) -> None:
-    """Create the default process group of this process, by a store, or by a file on this host."""
+) -> CountWire:
+    """Create the default process group of this process, by a store, or by a file on this host.
+
+    Returns a function that counts the bytes on gloo's connections so far. It returns when every rank has
+    counted its own, since a rank that ends closes them. NCCL connects later, and is not counted.
+    """
+    opened = SocketBytes()
     dist.init_process_group(
         backend,
         store=FileStore(store_path, world_size) if store is None else store,
@@ -52,6 +65,15 @@ def join_group(
         world_size=world_size,
         timeout=timedelta(seconds=timeout_s),
     )
+    opened.begin()
+
+    def count() -> WireBytes | None:
+        total = opened.total()
+        with _lost_peer_is_an_error(timeout_s):
+            wait_for_all()
+        return total
+
+    return count if backend == "gloo" else no_wire
 
 
 STOP_POLL_EVERY = 16  # steps between two reductions of the stop flag, where it cannot travel with gradients
@@ -196,10 +218,11 @@ class AbortableGroup:
     def __init__(
         self, store_path: str, rank: Rank, world_size: int, timeout_s: float, is_over: Callable[[], bool]
     ) -> None:
-        before = _sockets()
+        before = set(tcp_sockets())
         group = _connect(store_path, rank, world_size, timeout_s, is_over)
         # Sockets that another thread opens meanwhile are included: the coordinator's client connects again.
-        self._sockets = _sockets() - before
+        # Listeners are not: shutting one would kill gloo.
+        self._sockets = set(tcp_sockets()) - before
         install_group(group, rank, world_size, timeout_s)
 
     def cut(self) -> None:
@@ -262,24 +285,6 @@ def install_group(
     _connected.append(group)
     timeout = timedelta(seconds=timeout_s)
     dist.init_process_group(_READY, store=HashStore(), rank=rank, world_size=world_size, timeout=timeout)
-
-
-def _sockets() -> set[tuple[int, int]]:
-    """(descriptor, inode) of every connection of this process. Shutting a listener would kill gloo."""
-    sockets = set()
-    for path in Path("/proc/self/fd").iterdir():
-        fd = int(path.name)
-        try:
-            status = os.fstat(fd)
-            if not stat.S_ISSOCK(status.st_mode):
-                continue
-            with _duplicate(fd) as connection:
-                is_inet = connection.family in (socket.AF_INET, socket.AF_INET6)
-                if is_inet and not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                    sockets.add((fd, status.st_ino))
-        except OSError:
-            continue  # closed meanwhile
-    return sockets
 
 
 def _shut(fd: int, inode: int) -> socket.socket | None:

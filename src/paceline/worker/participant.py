@@ -205,7 +205,9 @@ def _conclude_work(
 ) -> Ending:
     worker = built.worker
     used = device_usage(device_of(worker.replica.arena.module))  # read before any evaluation
-    facts: Report = {**result.facts, **of_sample, **used}
+    counted = built.count_wire()
+    wire = {} if counted is None else {"wire_out_bytes": counted.sent, "wire_in_bytes": counted.received}
+    facts: Report = {**result.facts, **of_sample, **used, **wire}
     if built.channel is not Channel.STORE:
         facts["state_sha256"] = state_hash(worker.replica.whole_state())
         if isinstance(worker.saver, EndSaver):
@@ -220,7 +222,7 @@ def _conclude_work(
     worker.strategy.close()
     peak = {name: value for name, value in used.items() if name == "peak_device_bytes"}
     reason = "stopped" if result.was_stopped else "done"
-    return Ending(steps=result.finished, reason=reason, fields=peak, facts=lambda: facts)
+    return Ending(steps=result.finished, reason=reason, fields={**peak, **wire}, facts=lambda: facts)
 
 
 def _finish_writing(saver: Saver) -> None:

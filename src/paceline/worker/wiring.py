@@ -57,7 +57,7 @@ from paceline.transport.shm_store import (
     store_world,
 )
 from paceline.transport.tcp_store import TcpStore, TcpStoreHost
-from paceline.transport.torch_dist import TorchCollective, join_group
+from paceline.transport.torch_dist import CountWire, TorchCollective, join_group, no_wire
 from paceline.transport.virtual_time import Turns
 from paceline.worker.checkpointing import EndSaver, RowSaver, ServerSaver, WorkerSaver, restore_strategy
 from paceline.worker.context import WorkerContext
@@ -167,6 +167,7 @@ class BuiltWorker:
     task: Task
     first: StepClock
     channel: Channel
+    count_wire: CountWire
 
 
 def build_worker(
@@ -185,7 +186,7 @@ def build_worker(
     source = build_source(plan, task, device, clock)
     if context.foreign is not None:
         context.foreign.ready(source.num_samples)
-    links = _links(context, rank, channel, device, clock)
+    links, count_wire = _links(context, rank, channel, device, clock)
     replica = build_replica(plan, task, device, clock)  # after the links: it may be split over the workers
     if channel is not Channel.STORE:
         replica.prepare_optimizer()
@@ -223,7 +224,7 @@ def build_worker(
         evaluator=evaluator,
         collective=links.collective,
     )
-    return BuiltWorker(worker, task, first, channel)
+    return BuiltWorker(worker, task, first, channel, count_wire)
 
 
 def build_served_worker(process: WorkerProcess, route: Route, dialer: Dialer, task: Task) -> Worker:
@@ -388,13 +389,16 @@ def device_of(plan: Plan, rank: int) -> torch.device:
     return torch.device("cuda", rank % torch.cuda.device_count())
 
 
-def _links(context: WorkerContext, rank: Rank, channel: Channel, device: torch.device, clock: Clock) -> Links:
+def _links(
+    context: WorkerContext, rank: Rank, channel: Channel, device: torch.device, clock: Clock
+) -> tuple[Links, CountWire]:
     plan = context.plan
+    count_wire: CountWire = no_wire
     collective: Collective | None = None
     store: ParameterStore | None = None
     peers: Peers | None = None
     if plan.transport in (Transport.GLOO, Transport.NCCL):
-        join_group(
+        count_wire = join_group(
             plan.transport.value,
             store_path=str(context.rendezvous),
             rank=rank,
@@ -420,9 +424,10 @@ def _links(context: WorkerContext, rank: Rank, channel: Channel, device: torch.d
             peers = ShmPeers(context.world, rank, clock=clock, timeout_s=plan.timeout_s)
         else:
             collective = ShmCollective(context.world, rank, clock=clock, timeout_s=plan.timeout_s)
-    return Links(
+    links = Links(
         rank=rank, world_size=plan.num_workers, clock=clock, collective=collective, store=store, peers=peers
     )
+    return links, count_wire
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,11 @@ TCP, and not covered.
 """
 
 import os
-import socket
-import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from paceline.core.clock import monotonic_s
+from paceline.core.tcp import ESTABLISHED, SocketId, tcp_sockets
 from paceline.events.schema import LinkRow, ProcessRow
 from paceline.monitoring.metrics.statistics import median
 
@@ -77,35 +76,29 @@ class ProcessProbe:
         return round((now[2] - before[2]) / self._ticks_per_s / (now[1] - before[1]), 4)
 
 
-FDS = Path("/proc/self/fd")
-ESTABLISHED = 1
-# struct tcp_info of linux/tcp.h: u8 state …; u32 rtt at 68 (µs), total_retrans at 100; segs_out at 136.
-_SIZE = 144
-_TCP_STATE = struct.Struct("=B")
-_RTT = (68, "=I")
-_RETRANSMITS = (100, "=I")
-_SENT = (136, "=I")
-
-
 class TcpProbe:
     def __init__(self, node: str) -> None:
         self._node = node
-        self._known: dict[tuple[int, str], tuple[int, int]] = {}  # segments sent and retransmitted
+        self._known: dict[SocketId, tuple[int, int]] = {}  # segments sent and retransmitted
         self._sent = self._again = 0  # totals, also of connections that are over
 
     def sample(self, at_ns: int) -> LinkRow | None:
         """None if no connection sent anything since the previous sample."""
         round_trips_s = []
         open_connections = {}
-        for key, rtt_us, sent, again in _connections():
+        for key, info in tcp_sockets().items():
+            if info.state != ESTABLISHED:
+                continue
+            sent = info.segments_sent
+            again = info.segments_sent_again
             sent_before, again_before = self._known.get(key, (0, 0))
             if sent < sent_before:  # a new connection with the same descriptor and inode
                 sent_before = again_before = 0
             open_connections[key] = (sent, again)
             self._sent += sent - sent_before
             self._again += max(0, again - again_before)
-            if sent > sent_before and rtt_us:
-                round_trips_s.append(rtt_us / 1e6)
+            if sent > sent_before and info.round_trip_us:
+                round_trips_s.append(info.round_trip_us / 1e6)
         self._known = open_connections
         median_s = median(round_trips_s)
         if median_s is None:
@@ -119,46 +112,3 @@ class TcpProbe:
             self._sent,
             self._again,
         )
-
-
-def _connections() -> Iterator[tuple[tuple[int, str], int, int, int]]:
-    """(which, round trip in µs, segments sent, segments sent again) of each that is open."""
-    for fd, inode in _sockets():
-        info = _tcp_info(fd)
-        if info is not None and _TCP_STATE.unpack_from(info)[0] == ESTABLISHED:
-            rtt, again, sent = (
-                struct.unpack_from(kind, info, at)[0] for at, kind in (_RTT, _RETRANSMITS, _SENT)
-            )
-            yield (fd, inode), rtt, sent, again
-
-
-def _sockets() -> Iterator[tuple[int, str]]:
-    if not FDS.exists():
-        return  # no /proc
-    for path in list(FDS.iterdir()):
-        try:
-            target = str(path.readlink())
-        except OSError:
-            continue  # closed meanwhile
-        if target.startswith("socket:"):
-            yield int(path.name), target
-
-
-def _tcp_info(fd: int) -> bytes | None:
-    """None: not a TCP connection, or closed by now. The socket belongs to other code, and stays open."""
-    try:
-        connection = socket.socket(fileno=fd)
-    except OSError:
-        return None
-    try:
-        if (
-            connection.family not in (socket.AF_INET, socket.AF_INET6)
-            or connection.type != socket.SOCK_STREAM
-        ):
-            return None
-        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SIZE)
-        return info if len(info) == _SIZE else None
-    except OSError:
-        return None
-    finally:
-        connection.detach()
