@@ -50,6 +50,7 @@ GROUPS: dict[str, dict[str, tuple[str, str, str]]] = {
         "cluster": ("paceline.cli.cluster", "cluster", "Check and fix a Kubernetes cluster."),
         "ray": ("paceline.cli.ray", "ray", "Start a local Ray cluster; submit runs to one."),
         "image": ("paceline.cli.image", "image", "Check, build, test and push container images."),
+        "skills": ("paceline.cli.skills", "skills", "Install skills for coding agents."),
     },
     "Learn and check": {
         "demo": ("paceline.cli.compare", "demo", "Compare every strategy on XOR with a straggler."),

@@ -199,6 +199,13 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "image test": (("demo:1", "Run the tests inside the image"),),
     "image push": (("demo:1 --to registry.example.com/demo", "Push and verify the digest"),),
     "image matrix": (("", "Show compatible versions"),),
+    "skills": (("install --for claude-code", "Install all skills and slash commands for you"),),
+    "skills list": (("--for opencode", "Show what is installed, and which copy opencode follows"),),
+    "skills install": (
+        ("--for claude-code --scope project", "Install into the git repository of this folder"),
+        ("image-builder --for opencode", "Install one skill"),
+    ),
+    "skills uninstall": (("--for claude-code --scope project", "Remove what was installed and not edited"),),
     "dashboard": (
         ("", "Serve the runs under runs/"),
         ("runs/xor-ssgd --replay", "Replay a recorded run"),

@@ -169,6 +169,21 @@ def config_folder() -> Path:
     return (folder if folder.is_absolute() else Path.home() / ".config") / "paceline"
 
 
+def home_folder() -> Path:
+    return Path.home()
+
+
+def claude_folder() -> Path:
+    """Folder of this user's skills for Claude Code: `$CLAUDE_CONFIG_DIR`, else `~/.claude`."""
+    value = os.environ.get("CLAUDE_CONFIG_DIR", "").strip()
+    return Path(value).expanduser() if value else Path.home() / ".claude"
+
+
+def opencode_folder() -> Path:
+    """Folder of this user's skills for opencode: `$XDG_CONFIG_HOME/opencode`, else `~/.config/opencode`."""
+    return config_folder().parent / "opencode"
+
+
 def data_folder() -> Path:
     """Folder of fetched data sets: `$PACELINE_DATA_FOLDER`, else the cache's folder, `~/.cache/paceline`."""
     value = os.environ.get("PACELINE_DATA_FOLDER", "").strip()
