@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def build_page(built: BuildResult) -> str:
-    headline = f"{'BuildResult' if built.ok else 'Not built'}: {', '.join(built.tags)}"
+    headline = f"{'Built' if built.ok else 'Not built'}: {', '.join(built.tags)}"
     facts = {
         "Engine": f"{built.engine.name} {built.engine.version}",
         "Attempts": f"{len(built.attempts)}; {built.stopped}",

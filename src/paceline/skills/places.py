@@ -1,6 +1,6 @@
 """Folders in which coding agents search for skills and slash commands, and which copy of a name they use.
 
-Sources are listed in docs/decisions/0066-agent-skills.md. Both agents read `skills/NAME/SKILL.md` and
+Sources are listed in docs/decisions/0065-agent-skills.md. Both agents read `skills/NAME/SKILL.md` and
 `commands/NAME.md` below a folder of the user and a folder of the project.
 """
 
