@@ -151,7 +151,9 @@ def test_a_dead_worker_is_found_in_the_log_of_a_benchmark_that_failed(tmp_path: 
     folder = tmp_path / "broken" / "runs" / "ray-1"
     folder.mkdir(parents=True)
     (folder / MEASURED).write_text("{}\n", encoding="utf-8")
-    (folder / LOG).write_text("epoch 1\nray.exceptions.ActorDiedError: it died\n", encoding="utf-8")
+    (folder / LOG).write_text(
+        "epoch 1\n\x1b[33mray.exceptions.ActorDiedError\x1b[0m: it died\n", encoding="utf-8"
+    )
     facts = gather(tmp_path, (), tries_rules=False, benchmarks=("broken",)).benchmarks["broken"]
     assert (facts.result, facts.traces) == (None, ())
     assert facts.dead_worker.startswith("ray.exceptions.ActorDiedError")

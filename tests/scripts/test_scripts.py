@@ -399,6 +399,11 @@ def with_a_minikube_of_the_user(world: World) -> None:
     (state / "operator").write_text('{"info":{"description":"Install complete"}}')
 
 
+def deletes(result: ScriptResult, what: str) -> bool:
+    """`what`: the last words of a call."""
+    return any(f"delete {what}" in call for call in result.calls)
+
+
 def deletions(result: ScriptResult) -> list[str]:
     return [call for call in result.calls if re.search(" (delete|uninstall) ", call)]
 
@@ -408,9 +413,10 @@ def test_what_the_user_had_before_stays(world: World) -> None:
     installed(world)
     result = world.run("cleanup.sh")
     assert result.code == 0, result.err
-    assert not any("uninstall" in call or "minikube delete" in call for call in result.calls)
-    assert any("delete namespace paceline" in call for call in result.calls), "that one is ours"
-    assert not any("delete namespace ray-system" in call for call in result.calls)
+    assert not any("uninstall" in call for call in result.calls)
+    assert not deletes(result, "-p paceline")
+    assert deletes(result, "namespace paceline"), "that one is ours"
+    assert not deletes(result, "namespace ray-system")
     assert "--delete-minikube" in result.err
     assert {path.name for path in (world.folder / "state").iterdir()} >= {"nodes", "operator"}
 
@@ -425,7 +431,7 @@ def test_a_namespace_of_the_user_keeps_what_is_not_ours(world: World) -> None:
     mine = [call for call in deletions(result) if " -n paceline " in call]
     assert len(mine) == 3
     assert all("-l app.kubernetes.io/name=paceline,app.kubernetes.io/managed-by=paceline" in c for c in mine)
-    assert not any("delete namespace paceline" in call for call in result.calls)
+    assert not deletes(result, "namespace paceline")
 
 
 @pytest.mark.parametrize(("typed", "is_deleted"), [("n\n", False), ("\n", False), ("y\n", True)])
@@ -435,17 +441,17 @@ def test_a_minikube_of_the_user_is_deleted_only_after_a_yes(
     with_a_minikube_of_the_user(world)
     result = world.run("cleanup.sh", typed=typed)
     assert result.code == 0, result.err
-    assert any("minikube delete -p paceline" in call for call in result.calls) is is_deleted
+    assert deletes(result, "-p paceline") is is_deleted
 
 
 def test_a_flag_deletes_a_minikube_of_the_user_without_a_question(world: World) -> None:
     with_a_minikube_of_the_user(world)
-    assert "minikube delete -p paceline" in world.run("cleanup.sh", "--delete-minikube").calls
+    assert deletes(world.run("cleanup.sh", "--delete-minikube"), "-p paceline")
 
 
 def test_a_minikube_whose_start_failed_is_deleted_without_a_question(world: World) -> None:
     world.run("setup-minikube.sh", FAIL_ON="wait --for")
-    assert "minikube delete -p paceline" in world.run("cleanup.sh").calls
+    assert deletes(world.run("cleanup.sh"), "-p paceline")
 
 
 def test_an_operator_of_another_version_is_not_upgraded(world: World) -> None:

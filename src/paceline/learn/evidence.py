@@ -7,6 +7,7 @@ killed leader counts only if the log of the run has samples of both terms.
 import hashlib
 import json
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -46,6 +47,8 @@ COORDINATOR = Path("runs", "coordinator")
 
 # What Ray writes about a process of a worker that was killed.
 _DEAD_WORKER = re.compile(r"^.*(?:ActorDiedError|Worker exit type|WorkerCrashedError|died).*$", re.M)
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def gather(
@@ -331,7 +334,8 @@ def _is_finished(run_dir: Path) -> bool:
 
 
 def _dead_workers(log: Path) -> list[str]:
-    return [line.strip() for line in _DEAD_WORKER.findall(log.read_text(encoding="utf-8", errors="replace"))]
+    text = _COLOUR.sub("", log.read_text(encoding="utf-8", errors="replace"))
+    return [textwrap.shorten(line, width=120, placeholder=" …") for line in _DEAD_WORKER.findall(text)]
 
 
 def _measured_fingerprint(run: Measured) -> str:
