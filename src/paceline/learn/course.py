@@ -16,16 +16,8 @@ from paceline.learn import progress as judge
 from paceline.learn.lesson import Facts, Finding, NotSeenError, Options, Part, Question, readable
 from paceline.learn.parts.failures import ALERT, KILLED_LEADER, KILLED_WORKER
 from paceline.learn.parts.performance import FOUR_WORKERS, ONE_WORKER, REPORT, STALENESS, STRAGGLER
-from paceline.learn.parts.ray import (
-    DECISION,
-    FIRST_RAY_RUN,
-    KILLED_RAYLET,
-    KILLED_TRAIN_WORKER,
-    MORE_WORKERS,
-    RAY_DASHBOARD,
-    STARTUP,
-    TWO_WORKERS,
-)
+from paceline.learn.parts.ray import DECISION, MORE_WORKERS, RAY_DASHBOARD, STARTUP, TWO_WORKERS
+from paceline.learn.parts.ray_failures import FIRST_RAY_RUN, KILLED_RAYLET, KILLED_TRAIN_WORKER
 from paceline.learn.progress import Moment, Progress
 
 PARTS = (
