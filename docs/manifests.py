@@ -30,11 +30,13 @@ def _job(name: str, settings: str) -> str:
 COMMANDS = {
     "raycluster.yaml": f"{_CLUSTER} --resizable 1:3 --node-port",
     "raycluster-autoscaling.yaml": f"{_CLUSTER} --autoscale 1:3 --node-port",
+    "raycluster-access.yaml": f"{_CLUSTER} --autoscale 1:3 --rbac --network-policy --namespace ml-training",
     "raycluster-gpu.yaml": f"{_CLUSTER} {_GPU} --resizable 1:3 --node-port",
     "rayjob-ssgd.yaml": _job("xor-ssgd", f"--mode ssgd {_STRAGGLER}"),
     "rayjob-asgd.yaml": _job("xor-asgd", f"--mode asgd {_STRAGGLER}"),
     "rayjob-ssp.yaml": _job("xor-ssp", f"--mode ssp --staleness 3 {_STRAGGLER}"),
     "rayjob-localsgd.yaml": _job("xor-localsgd", f"--mode localsgd --sync-every 8 {_STRAGGLER}"),
+    "rayjob-access.yaml": _job("xor-access", "--mode ssgd --rbac --network-policy --namespace ml-training"),
     "rayjob-script.yaml": (
         f"--target rayjob {_IMAGE} --num-workers 2 --mode ssgd -- examples/cnn/train.py --epochs 5"
     ),

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# How does the image of the Ray cluster come about? docker buildx, with the layers kept in a registry as cache.
+# Builds the image of the Ray cluster by docker buildx, with a registry as cache of its layers.
+# Without a registry the image is for a laptop: the name that install-ray.sh loads, and torch without CUDA.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 REGISTRY="${REGISTRY:-}"
-REPOSITORY="${REPOSITORY:-paceline-ray}"
 TAG="${TAG:-}"
 BASE="${BASE:-python:3.11-slim}"
 RAY_VERSION="${RAY_VERSION:-2.60.0}"
-EXTRAS="${EXTRAS:-ray}"
 PLATFORM="${PLATFORM:-linux/amd64}"
 EXTRA_INDEX="${EXTRA_INDEX:-}"
+CPU_TORCH="https://download.pytorch.org/whl/cpu"
 PUSH="${PUSH:-no}"
 LOGIN="${LOGIN:-none}"
 AWS_PROFILE="${AWS_PROFILE:-}"
@@ -22,12 +22,12 @@ usage() {
 usage: build-ray-image.sh [flags]   Each flag is also a variable; the flag wins.
   --registry HOST      such as <account>.dkr.ecr.<region>.amazonaws.com   REGISTRY     [${REGISTRY:-none: local only}]
   --repository NAME    of the image in the registry                       REPOSITORY   [$REPOSITORY]
-  --tag TAG            of the image                                       TAG          [the commit]
+  --tag TAG            of the image                                       TAG          [$LOCAL_TAG; with a registry the commit]
   --base IMAGE         what it starts from, or rayproject/ray:X.Y.Z       BASE         [$BASE]
   --ray-version X.Y.Z  Ray in the image                                   RAY_VERSION  [$RAY_VERSION]
   --extras LIST        extras of paceline, such as ray,keras              EXTRAS       [$EXTRAS]
   --platform P         what it is built for                               PLATFORM     [$PLATFORM]
-  --extra-index URL    more packages, as torch without CUDA               EXTRA_INDEX  [$EXTRA_INDEX]
+  --extra-index URL    more packages                                      EXTRA_INDEX  [${EXTRA_INDEX:-without a registry $CPU_TORCH}]
   --push               push it; else it stays in the local docker         PUSH         [$PUSH]
   --login ecr          log in to ECR first, with the AWS CLI              LOGIN        [$LOGIN]
   --aws-profile NAME   for --login ecr                                    AWS_PROFILE  [$AWS_PROFILE]
@@ -66,6 +66,10 @@ need docker "https://docs.docker.com/get-docker"
 if [[ "$DRY_RUN" == no ]] && ! docker buildx version >/dev/null 2>&1; then
   fail "docker has no buildx" "https://docs.docker.com/go/buildx"
 fi
+if [[ -z "$REGISTRY" ]]; then
+  TAG="${TAG:-$LOCAL_TAG}"
+  EXTRA_INDEX="${EXTRA_INDEX:-$CPU_TORCH}"
+fi
 if [[ -z "$TAG" ]]; then
   TAG="$(git -C "$root" rev-parse --short=12 HEAD 2>/dev/null)" || fail "there is no commit to name the image after" "add --tag 1"
 fi
@@ -98,4 +102,7 @@ else
   build+=(--load)
 fi
 step "building $name:$TAG" "${build[@]}" "$root"
-finished "built $name:$TAG"
+next=""
+if [[ -z "$REGISTRY" ]]; then next=". Next: scripts/setup-minikube.sh, then scripts/install-ray.sh"; fi
+if [[ "$name:$TAG" != "$LOCAL_IMAGE" && -n "$next" ]]; then next+=" --image $name:$TAG"; fi
+finished "built $name:$TAG$next"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What is distributed training worth on this cluster? Baseline, then distributed, on the Ray cluster's head;
-# results are copied out, checked by their sums, and compared.
+# Runs the baseline, then distributed training, on the head of the Ray cluster; copies the results out,
+# verifies their checksums, and compares them.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -63,7 +63,9 @@ if [[ -n "$BASELINE" && -z "$DISTRIBUTED" ]] || [[ -z "$BASELINE" && -n "$DISTRI
   fail "only one of BASELINE and DISTRIBUTED is set" "set both, or neither"
 fi
 fetch=no
+is_default=no
 if [[ -z "$BENCHMARK" && -z "$BASELINE" ]]; then
+  is_default=yes
   BENCHMARK="paceline benchmark keras --num-workers $NUM_WORKERS --epochs $EPOCHS --batch-size $BATCH_SIZE"
   if [[ -n "$DATA" ]]; then BENCHMARK+=" --data '$DATA'"; else fetch=yes; fi
   if [[ -n "$SUBSET" ]]; then BENCHMARK+=" --subset $SUBSET"; fi
@@ -93,6 +95,11 @@ on_head() {
 }
 
 on_head "making room for results" "rm -f -- *.json"
+if [[ "$is_default" == yes ]]; then
+  packages="import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, (\"tensorflow\", \"tf_keras\", \"ray\"))))"
+  STEP_HINT="build it with them, then install it: scripts/build-ray-image.sh --extras $EXTRAS && scripts/install-ray.sh" \
+    on_head "looking for TensorFlow, tf-keras and Ray in the image" "python3 -c '$packages'"
+fi
 if [[ "$fetch" == yes ]]; then
   on_head "getting CIFAR-10, 170 MB, once" "paceline data fetch cifar10"
 fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# How does a laptop become a cluster of two nodes? minikube, with storage that works on more than one node.
-# May be run again: what is there already is left alone.
+# Starts a Minikube of two nodes, with metrics-server and storage that works on more than one node.
+# May be run again: what exists already stays as it is.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -52,6 +52,12 @@ fi
 
 kube() { kubectl --context "$PROFILE" "$@"; }
 
+# Also after a failure and Ctrl-C: cleanup.sh deletes the profile without a question if it has this mark.
+mark_as_created() {
+  local mark
+  if mark="$(created_mark)"; then : >"$mark"; fi
+}
+
 # Every node of the profile is running; a stopped one, or none at all, is not.
 all_nodes_run() {
   local states
@@ -68,6 +74,13 @@ is_default_class() {
 if holds all_nodes_run; then
   say "== $NODES nodes run already (profile $PROFILE)"
 else
+  if [[ "$DRY_RUN" == no ]]; then
+    if ! has_profile; then
+      trap mark_as_created EXIT
+    elif ! was_created_here; then
+      say "== minikube profile $PROFILE exists: its addons and default storage class are changed, its size is not"
+    fi
+  fi
   step "starting $NODES nodes with $CPUS CPUs and $MEMORY each" \
     minikube start -p "$PROFILE" --nodes "$NODES" --cpus "$CPUS" --memory "$MEMORY" --driver "$DRIVER"
 fi

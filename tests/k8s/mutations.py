@@ -175,7 +175,7 @@ def reveal(item: Any, path: Where, rng: random.Random) -> bool:
 def double(item: Any, path: Where, rng: random.Random) -> bool:
     """The same thing twice, where each must have a name of its own."""
     many = ("containers", "env", "ports", "workerGroupSpecs", "volumes", "replicatedJobs", "runtimePatches")
-    if path[-1] not in (*many, "volumeMounts"):
+    if path[-1] not in (*many, "volumeMounts") or "ingress" in path:  # a policy may repeat a port
         return False
     items = at(item, path)
     items.append(copy.deepcopy(rng.choice(items)))

@@ -15,6 +15,21 @@ VARIANTS: dict[str, tuple[Target, dict[str, str], dict[str, Any]]] = {
     "server": (Target.RAYJOB, {"mode": "asgd"}, {"secret_env": ("HF_TOKEN=hf-token/token",)}),
     "cluster": (Target.RAYCLUSTER, {}, {"node_port": True, "resizable": "1:3"}),
     "autoscaled": (Target.RAYCLUSTER, {}, {"autoscale": "1:3", "namespace": "ml", "pull_secret": "ecr"}),
+    "access": (
+        Target.RAYJOB,
+        {},
+        {"namespace": "ml", "torch": TorchrunOptions(rbac=True, network_policy=True)},
+    ),
+    "access-autoscaled": (
+        Target.RAYCLUSTER,
+        {},
+        {
+            "namespace": "ml",
+            "autoscale": "1:3",
+            "node_port": True,
+            "torch": TorchrunOptions(rbac=True, network_policy=True),
+        },
+    ),
     "kept": (
         Target.RAYJOB,
         {"save_dir": "/out"},

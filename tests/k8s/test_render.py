@@ -131,6 +131,54 @@ def test_the_node_port_service_finds_the_head_of_this_job_only() -> None:
     assert [port["nodePort"] for port in service["spec"]["ports"]] == [30265, 30001]
 
 
+def named(name: str, kind: str) -> dict[str, Any]:
+    """The only object of this kind of a variant."""
+    (found,) = (item for item in objects(name)[0] if item["kind"] == kind)
+    return found
+
+
+def test_every_pod_of_ray_has_the_account_that_comes_with_it_and_no_token() -> None:
+    account = named("access", "ServiceAccount")["metadata"]["name"]
+    seen = pods(named("access", "RayJob"))
+    assert {spec["serviceAccountName"] for spec in seen} == {account}
+    assert {spec["automountServiceAccountToken"] for spec in seen} == {False}
+    binding = named("access", "RoleBinding")
+    assert binding["roleRef"]["name"] == named("access", "Role")["metadata"]["name"]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "ml"}]
+    assert account != named("access", "RayJob")["metadata"]["name"], "KubeRay uses that name for its own Role"
+
+
+def test_only_an_autoscaled_head_may_change_its_cluster() -> None:
+    def groups(name: str) -> set[str]:
+        return {group for rule in named(name, "Role")["rules"] for group in rule["apiGroups"]}
+
+    assert groups("access") == {""}
+    assert groups("access-autoscaled") == {"", "ray.io"}
+    head, worker = pods(named("access-autoscaled", "RayCluster"))
+    assert head["automountServiceAccountToken"] is True, "the account withholds it"
+    assert worker["automountServiceAccountToken"] is False
+
+
+def test_a_network_policy_opens_three_ports_to_the_namespace_and_the_dashboard_to_the_operator() -> None:
+    policy = named("access", "NetworkPolicy")["spec"]
+    template = named("access", "RayJob")["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]
+    assert policy["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    cluster, namespace, operator = policy["ingress"]
+    assert cluster == {"from": [{"podSelector": policy["podSelector"]}]}, "Ray's own ports are random"
+    assert namespace["from"] == [{"podSelector": {}}]
+    assert [rule["port"] for rule in namespace["ports"]] == [6379, 8265, 10001]
+    (source,) = operator["from"]
+    assert source["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": "kuberay-operator"}
+    assert [rule["port"] for rule in operator["ports"]] == [8265]
+
+
+def test_a_node_port_service_is_not_closed_by_the_policy() -> None:
+    *_, everyone = named("access-autoscaled", "NetworkPolicy")["spec"]["ingress"]
+    assert everyone == {"ports": [{"port": port, "protocol": "TCP"} for port in (8265, 10001)]}
+    service = named("access-autoscaled", "Service")["spec"]
+    assert [port["targetPort"] for port in service["ports"]] == [8265, 10001]
+
+
 @pytest.mark.parametrize(
     "image",
     [
@@ -169,6 +217,7 @@ REFUSED: list[tuple[dict[str, str], dict[str, Any], str]] = [
     ({}, {"secret_env": ("HF_TOKEN=hf_abcdefghijklmnopqrstuv",)}, "is not VARIABLE=SECRET/KEY"),
     ({"task_options": "api_key=abc"}, {}, "a secret in plain text"),
     ({}, {"ray_version": "2"}, "ray_version is '2'"),
+    ({}, {"torch": TorchrunOptions(rbac=True)}, "rbac without namespace"),
     ({}, {"pull_secret": "A B"}, "which no Secret can be called"),
 ]
 

@@ -14,7 +14,7 @@ from paceline.core.errors import ExitCode
 from paceline.training.session import Session
 
 if TYPE_CHECKING:
-    from paceline.learn.course import Checked, Course
+    from paceline.learn.course import Checked, Course, Track
     from paceline.learn.lesson import Options, Part
     from paceline.plan.codec import Json
 
@@ -35,8 +35,9 @@ _part = click.argument("part", type=int, required=False, metavar="[PART]")
 def learn(session: Session, folder: Path | None, reset: bool) -> None:
     """Learn distributed training in 8 parts and 75 minutes: predict, run, observe, answer.
 
-    Without a subcommand, show your progress. `start` names the page of a part. Answers are
-    checked against your own runs.
+    Parts 11 to 18 are a second track of 80 minutes, with Keras on a Ray cluster. Without a
+    subcommand, show your progress. `start` names the page of a part. Answers are checked against
+    your own runs.
     """
     if click.get_current_context().invoked_subcommand is not None:
         if reset:
@@ -44,19 +45,24 @@ def learn(session: Session, folder: Path | None, reset: bool) -> None:
                 "--reset takes no subcommand: paceline learn --reset", click.get_current_context()
             )
         return
-    from paceline.learn.course import PARTS, Course
+    from paceline.learn.course import TRACKS, Course
 
     progress_dir = session.folder / (folder or _DEFAULT_DIR)
     course = Course.reset(progress_dir) if reset else Course(progress_dir)
     if not course.is_valid:
         print_message(session, "warning: progress.json has no valid checksum; `paceline learn check` fails")
     rows: list[Json] = [
-        {"part": p.number, "title": p.title, "minutes": p.minutes, "state": course.progress.state(p.number)}
-        for p in PARTS
+        {
+            "track": track.name,
+            "part": part.number,
+            "title": part.title,
+            "minutes": part.minutes,
+            "state": course.progress.state(part.number),
+        }
+        for track in TRACKS
+        for part in track.parts
     ]
-    lines = [
-        f"{p.number}  {course.progress.state(p.number):<10} {p.minutes:>3} min  {p.title}" for p in PARTS
-    ]
+    lines = [line for track in TRACKS for line in _track_lines(course, track)]
     following = _next(session, course)
     emit(session, "learn", {"parts": rows, "next": following}, [*lines, "", f"next: {following}"])
 
@@ -135,15 +141,21 @@ def answer(session: Session, part: int, question: int, value: str, folder: Path 
 
 @learn.command("check")
 @_part
-@click.option("--all", "is_all", is_flag=True, help="Check every part, from the first.")
+@click.option(
+    "--all",
+    "is_all",
+    is_flag=True,
+    help="Check every part of the track that was started last, or of that of PART.",
+)
 @_folder
 @common_options
 def check(session: Session, part: int | None, is_all: bool, folder: Path | None) -> ExitCode:
     """Check whether PART (default: the first unfinished one) is done; exit code 8 if not."""
-    from paceline.learn.course import PARTS
+    from paceline.learn.course import track_of
 
     course = _course(session, folder)
-    lessons = PARTS if is_all else (course.part(part),)
+    parts_of_track = (course.track if part is None else track_of(part)).parts
+    lessons = parts_of_track if is_all else (course.part(part),)
     checked_lessons = [course.check(lesson) for lesson in lessons]
     is_done = all(lesson.is_done for lesson in checked_lessons)
     parts: list[Json] = [
@@ -151,9 +163,9 @@ def check(session: Session, part: int | None, is_all: bool, folder: Path | None)
         for c in checked_lessons
     ]
     lines = [line for lesson in checked_lessons for line in _check_lines(lesson, is_short=is_all)]
-    done = sum(course.progress.is_done(p.number) for p in PARTS)
+    done = sum(course.progress.is_done(p.number) for p in parts_of_track)
     following = _next(session, course)
-    lines += ["", f"{done} of {len(PARTS)} parts are done; next: {following}"]
+    lines += ["", f"{done} of {len(parts_of_track)} parts are done; next: {following}"]
     emit(session, "learn.check", {"is_done": is_done, "parts": parts, "next": following}, lines)
     return ExitCode.OK if is_done else ExitCode.GATE_FAILED
 
@@ -178,12 +190,11 @@ def _page(session: Session, part: "Part") -> str:
 
 
 def _next(session: Session, course: "Course") -> str:
-    from paceline.learn.course import PARTS
     from paceline.learn.progress import current
 
-    part = current(PARTS, course.progress)
+    part = current(course.track.parts, course.progress)
     if part is None:
-        return "the exercise is complete; more experiments: paceline lab list"
+        return "this track is complete; more experiments: paceline lab list"
     match course.progress.state(part.number):
         case "not begun":
             return f"paceline learn start {part.number}"
@@ -191,6 +202,13 @@ def _next(session: Session, course: "Course") -> str:
             return f"paceline learn predict {part.number} GUESS"
         case _:
             return f"run the commands of {_page(session, part)}, then paceline learn check {part.number}"
+
+
+def _track_lines(course: "Course", track: "Track") -> Iterator[str]:
+    yield f"{track.title}:"
+    for part in track.parts:
+        state = course.progress.state(part.number)
+        yield f"{part.number:>2}  {state:<10} {part.minutes:>3} min  {part.title}"
 
 
 def _part_lines(session: Session, part: "Part") -> Iterator[str]:

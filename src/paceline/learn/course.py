@@ -16,6 +16,8 @@ from paceline.learn import progress as judge
 from paceline.learn.lesson import Facts, Finding, NotSeenError, Options, Part, Question, readable
 from paceline.learn.parts.failures import ALERT, KILLED_LEADER, KILLED_WORKER
 from paceline.learn.parts.performance import FOUR_WORKERS, ONE_WORKER, REPORT, STALENESS, STRAGGLER
+from paceline.learn.parts.ray import DECISION, MORE_WORKERS, RAY_DASHBOARD, STARTUP, TWO_WORKERS
+from paceline.learn.parts.ray_failures import FIRST_RAY_RUN, KILLED_RAYLET, KILLED_TRAIN_WORKER
 from paceline.learn.progress import Moment, Progress
 
 PARTS = (
@@ -28,6 +30,37 @@ PARTS = (
     ALERT,
     REPORT,
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Track:
+    """A series of parts; each track stands alone."""
+
+    name: str
+    title: str
+    parts: tuple[Part, ...]
+
+    @property
+    def first(self) -> int:
+        return self.parts[0].number
+
+
+BASICS = Track(name="basics", title="Strategies and failures, on this machine", parts=PARTS)
+ON_RAY = Track(
+    name="ray",
+    title="Keras on a Ray cluster, with Minikube or without",
+    parts=(
+        FIRST_RAY_RUN,
+        TWO_WORKERS,
+        STARTUP,
+        RAY_DASHBOARD,
+        MORE_WORKERS,
+        KILLED_TRAIN_WORKER,
+        KILLED_RAYLET,
+        DECISION,
+    ),
+)
+TRACKS = (BASICS, ON_RAY)
 
 
 NAME = "progress.json"
@@ -72,18 +105,26 @@ class Course:
         return Course(folder)
 
     def part(self, number: int | None) -> Part:
-        """The given part, else the first one not done, else the last."""
+        """The given part, else the first one of the track that is not done, else its last."""
         if number is None:
-            return judge.current(PARTS, self.progress) or PARTS[-1]
-        if not 1 <= number <= len(PARTS):
-            message = f"there is no part {number}"
-            raise ConfigError([Problem(message, f"choose a part from 1 to {len(PARTS)}", "PART")])
-        return PARTS[number - 1]
+            return judge.current(self.track.parts, self.progress) or self.track.parts[-1]
+        found = [part for track in TRACKS for part in track.parts if part.number == number]
+        if not found:
+            numbers = " or ".join(f"from {track.first} to {track.parts[-1].number}" for track in TRACKS)
+            raise ConfigError([Problem(f"there is no part {number}", f"choose a part {numbers}", "PART")])
+        return found[0]
+
+    @property
+    def track(self) -> Track:
+        """The track of the part that was started last."""
+        begun = {int(number): part.begun_unix_s for number, part in self.progress.parts.items()}
+        newest = max(begun, key=lambda number: begun[number], default=BASICS.first)
+        return track_of(newest)
 
     def start(self, part: Part) -> list[int]:
         """Start the part; returns the parts before it that are not done."""
         self._save(self.progress.begin(part.number, unix_now_s()))
-        return judge.skipped(part.number, self.progress)
+        return judge.skipped(part.number, self.progress, track_of(part.number).first)
 
     def predict(self, part: Part, value: str) -> None:
         _readable(value, part.prediction.options, "GUESS")
@@ -117,12 +158,14 @@ class Course:
     def _facts(self, part: Part) -> Facts:
         from paceline.learn.evidence import gather  # heavy import, not needed for a list
 
-        return gather(self._run_root, part.runs, tries_rules=part.has_rules)
+        return gather(self._run_root, part.runs, tries_rules=part.has_rules, benchmarks=part.benchmarks)
 
     def _existing(self, part: Part) -> list[str]:
         from paceline.learn.evidence import fingerprints  # as above
 
-        return fingerprints(self._run_root, part.new_runs, is_compared=part.is_compared)
+        return fingerprints(
+            self._run_root, part.new_runs, is_compared=part.is_compared, benchmarks=part.new_benchmarks
+        )
 
     @staticmethod
     def _question(part: Part, number: int) -> Question:
@@ -149,6 +192,11 @@ class Course:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             write_durably(self._path, [judge.dumps(progress, is_valid=self.is_valid).encode()])
         self.progress = progress
+
+
+def track_of(number: int) -> Track:
+    """The track with this part; the first one for an unknown number."""
+    return next((track for track in TRACKS if any(part.number == number for part in track.parts)), BASICS)
 
 
 def _readable(value: str, options: Options, where: str) -> None:

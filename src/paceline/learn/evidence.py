@@ -6,11 +6,16 @@ killed leader counts only if the log of the run has samples of both terms.
 
 import hashlib
 import json
+import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 from paceline.comparison import schema
+from paceline.comparison.benchmark.keras_runner import LOG
+from paceline.comparison.benchmark.runner import MEASURED
+from paceline.comparison.benchmark.schema import Benchmark, Measured, read_benchmark, read_measured
 from paceline.coordinator.client import nodes_file
 from paceline.core.clock import boot_id
 from paceline.core.errors import DamagedRecordError, PacelineError
@@ -19,6 +24,7 @@ from paceline.events.read import History, Line, Torn, read_events, read_history
 from paceline.events.schema import StepRow
 from paceline.events.summary import Summary, end_ns, summarise
 from paceline.learn.lesson import (
+    BenchmarkFacts,
     ComparedFacts,
     Facts,
     KillFacts,
@@ -39,8 +45,16 @@ COMPARISON = "comparison"
 COORDINATOR = Path("runs", "coordinator")
 
 
-def gather(folder: Path, runs: Sequence[str], *, tries_rules: bool = True) -> Facts:
-    """`folder` is the learner's working directory; `runs` are the names of the runs."""
+# What Ray writes about a process of a worker that was killed.
+_DEAD_WORKER = re.compile(r"^.*(?:ActorDiedError|Worker exit type|WorkerCrashedError|died).*$", re.M)
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def gather(
+    folder: Path, runs: Sequence[str], *, tries_rules: bool = True, benchmarks: Sequence[str] = ()
+) -> Facts:
+    """`folder` is the learner's working directory; `runs` and `benchmarks` are names in it."""
     run_dirs = {name: run_dir for name in runs if (run_dir := newest(folder, name)) is not None}
     rules, problem = _rules(folder, run_dirs) if tries_rules else ((), "")
     return Facts(
@@ -51,6 +65,11 @@ def gather(folder: Path, runs: Sequence[str], *, tries_rules: bool = True) -> Fa
         rules=rules,
         rules_problem=problem,
         compared=_compared(folder / COMPARISON, folder),
+        benchmarks={
+            name: benchmark_facts(folder / name, folder)
+            for name in benchmarks
+            if (folder / name / "runs").is_dir()
+        },
     )
 
 
@@ -60,14 +79,18 @@ def newest(folder: Path, name: str) -> Path | None:
     return max(finished, key=lambda run_dir: (run_dir / "result.json").stat().st_mtime, default=None)
 
 
-def fingerprints(folder: Path, runs: Sequence[str], *, is_compared: bool) -> list[str]:
-    """Fingerprints of all runs of these names, and with `is_compared` of those of the comparison."""
+def fingerprints(
+    folder: Path, runs: Sequence[str], *, is_compared: bool, benchmarks: Sequence[str] = ()
+) -> list[str]:
+    """Fingerprints of all runs and benchmarks of these names; `is_compared`: also of the comparison."""
     run_dirs = [run_dir for name in runs for run_dir in _named(folder, name)]
     traces = [run_trace(run_dir, folder) for run_dir in run_dirs if (run_dir / "events.jsonl").exists()]
     compared = _compared(folder / COMPARISON, folder) if is_compared else None
     if compared is not None:
         traces += compared.traces
-    return sorted({trace.fingerprint for trace in traces if trace.first_step_ns is not None})
+    measured = [trace for name in benchmarks for trace in benchmark_facts(folder / name, folder).traces]
+    recorded = [trace for trace in traces if trace.first_step_ns is not None]
+    return sorted({trace.fingerprint for trace in [*recorded, *measured]})
 
 
 def _named(folder: Path, name: str) -> list[Path]:
@@ -122,6 +145,7 @@ def run_facts(run_dir: Path, folder: Path) -> RunFacts:
         workers=plan.processes,
         steps=plan.steps,
         pace_s=plan.pace_s,
+        launcher=plan.launcher.value,
         slow={rule.worker: rule.factor for rule in plan.stragglers if rule.worker is not None},
         bound=plan.strategy.staleness,
         is_elastic=plan.elastic is not None,
@@ -278,3 +302,47 @@ def _compared(folder: Path, root: Path) -> ComparedFacts | None:
         traces=tuple(run_trace(run_dir, root) for run_dir in recorded),
         missing=tuple(str(run_dir.relative_to(root)) for run_dir in run_dirs if run_dir not in recorded),
     )
+
+
+def benchmark_facts(folder: Path, root: Path) -> BenchmarkFacts:
+    """`folder` is that of --out; the benchmark may have failed."""
+    run_dirs = sorted(path.parent for path in folder.glob(f"runs/*/{MEASURED}"))
+    finished = {run_dir: read_measured(run_dir / MEASURED) for run_dir in run_dirs if _is_finished(run_dir)}
+    path = folder / "comparison.json"
+    result = read_benchmark(path) if path.exists() else None
+    logs = [run_dir / LOG for run_dir in run_dirs if run_dir not in finished]
+    deaths = [found[0] for log in logs if log.exists() and (found := _dead_workers(log))]
+    return BenchmarkFacts(
+        folder=str(folder.relative_to(root)),
+        result=result,
+        traces=tuple(
+            Trace(
+                folder=str(run_dir.relative_to(root)),
+                began_unix_s=run.started_unix_s,
+                fingerprint=_measured_fingerprint(run),
+            )
+            for run_dir, run in finished.items()
+        ),
+        dead_worker=deaths[0] if deaths else "",
+        is_consistent=result is None or _agrees(result, list(finished.values())),
+    )
+
+
+def _is_finished(run_dir: Path) -> bool:
+    """A side that has not ended, or failed, has an empty object."""
+    return (run_dir / MEASURED).read_text(encoding="utf-8").strip() != "{}"
+
+
+def _dead_workers(log: Path) -> list[str]:
+    text = _COLOUR.sub("", log.read_text(encoding="utf-8", errors="replace"))
+    return [textwrap.shorten(line, width=120, placeholder=" …") for line in _DEAD_WORKER.findall(text)]
+
+
+def _measured_fingerprint(run: Measured) -> str:
+    seconds = [point.seconds for point in run.history]
+    return hashlib.sha256(repr((run.total_s, run.first_step_s, seconds)).encode()).hexdigest()
+
+
+def _agrees(result: Benchmark, runs: Sequence[Measured]) -> bool:
+    shown = sorted(seconds for row in result.rows.values() for seconds in row.total_s_all)
+    return shown == sorted(run.total_s for run in runs)

@@ -8,6 +8,7 @@ start time in its header, is still the same run.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from paceline.comparison.benchmark.schema import Benchmark
 from paceline.comparison.schema import Comparison
 
 
@@ -52,6 +53,7 @@ class RunFacts:
     is_consistent: bool = True  # result.json has the numbers that follow from the event log
     leaders: tuple[LeaderSample, ...] = ()  # in order of time; elastic runs only
     pace_s: float
+    launcher: str = "local"
     slow: Mapping[int, float] = field(default_factory=dict)  # slowdown factor by worker
     bound: int | None = None  # staleness bound of ssp
     is_elastic: bool = False
@@ -78,7 +80,8 @@ class RunFacts:
         return Trace(
             folder=self.folder,
             began_unix_s=self.began_unix_s,
-            first_step_ns=self.first_step_ns,
+            # A run on Ray may have been made in another machine, and copied: its monotonic clock is another.
+            first_step_ns=None if self.launcher == "ray" else self.first_step_ns,
             fingerprint=self.fingerprint,
         )
 
@@ -118,6 +121,17 @@ class ComparedFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BenchmarkFacts:
+    """A folder of `paceline benchmark keras`."""
+
+    folder: str
+    result: Benchmark | None  # None: it failed, or has not ended
+    traces: tuple[Trace, ...] = ()  # of the sides that have finished
+    dead_worker: str = ""  # the line of a log that reports a dead worker of Ray Train
+    is_consistent: bool = True  # comparison.json has the times that were measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     runs: Mapping[str, RunFacts] = field(default_factory=dict)  # by name: the newest finished one
     boot_id: str = ""  # of this host now: monotonic clocks of another boot cannot be compared
@@ -126,6 +140,16 @@ class Facts:
     rules: tuple[RuleFacts, ...] = ()
     rules_problem: str = ""  # why there are none
     compared: ComparedFacts | None = None
+    benchmarks: Mapping[str, BenchmarkFacts] = field(default_factory=dict)  # by the name of their folder
+
+    def benchmark(self, name: str) -> Benchmark:
+        facts = self.benchmarks.get(name)
+        if facts is None or facts.result is None:
+            raise NotSeenError(
+                f"there is no finished benchmark in {name}",
+                f"run the command of the page that has --out {name}, to its end",
+            )
+        return facts.result
 
     def run(self, name: str) -> RunFacts:
         facts = self.runs.get(name)
@@ -204,6 +228,8 @@ class Part:
     moral: str  # the conclusion, in one sentence
     has_rules: bool = False  # the learner writes alerting rules, which are evaluated on the runs
     is_compared: bool = False  # a comparison must be made after the prediction
+    benchmarks: tuple[str, ...] = ()  # folders of the benchmarks that its checks read
+    new_benchmarks: tuple[str, ...] = ()  # those that must be started after the prediction
 
 
 # A number copied from the screen is rounded as displayed; a quotient of two such numbers is off by both

@@ -188,9 +188,9 @@ def verdict(question: Question, given: str, facts: Facts) -> bool:
     return is_right(given, question.right(facts), question.options)
 
 
-def skipped(number: int, progress: Progress) -> list[int]:
-    """Parts before this one that are not done."""
-    return [before for before in range(1, number) if not progress.is_done(before)]
+def skipped(number: int, progress: Progress, first: int = 1) -> list[int]:
+    """Parts of the track before this one that are not done; `first` is the track's first part."""
+    return [before for before in range(first, number) if not progress.is_done(before)]
 
 
 def current(parts: Sequence[Part], progress: Progress) -> Part | None:
@@ -213,6 +213,13 @@ def _prediction_findings(part: Part, progress: PartProgress, facts: Facts) -> li
         Finding(False, f"{run.folder} was started before the prediction", again)
         for name in part.new_runs
         if (run := facts.runs.get(name)) is not None and not prediction.precedes(run.trace, facts.boot_id)
+    ]
+    findings += [
+        Finding(False, f"{trace.folder} was started before the prediction", again)
+        for name in part.new_benchmarks
+        if (made := facts.benchmarks.get(name)) is not None
+        for trace in made.traces
+        if not prediction.precedes(trace, facts.boot_id)
     ]
     findings += _comparison_findings(prediction, facts) if part.is_compared else []
     return findings or [Finding(True, f"predicted: {prediction.value}{_observed(part, facts)}")]
@@ -242,6 +249,14 @@ def _consistency_findings(part: Part, facts: Facts) -> list[Finding]:
         )
         for name in part.runs
         if (run := facts.runs.get(name)) is not None and not run.is_consistent
+    ] + [
+        Finding(
+            False,
+            f"{made.folder}/comparison.json does not have the times of its runs",
+            f"one of its files was changed: rm -r {made.folder}, and run the command again",
+        )
+        for name in part.benchmarks
+        if (made := facts.benchmarks.get(name)) is not None and not made.is_consistent
     ]
 
 

@@ -148,3 +148,12 @@ class Benchmark:
 
 def dumps(benchmark: Benchmark) -> str:
     return json.dumps(finite(to_json(benchmark)), indent=2, allow_nan=False) + "\n"
+
+
+def read_benchmark(path: Path) -> Benchmark:
+    try:
+        benchmark = decode(Benchmark, path.read_text(encoding="utf-8"), schema=SCHEMA)
+    except (OSError, ValueError) as error:
+        raise DamagedRecordError(f"cannot read {path}: {error}", "run the benchmark again") from error
+    assert isinstance(benchmark, Benchmark), "decode(Benchmark, …) builds one"
+    return benchmark

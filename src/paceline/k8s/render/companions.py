@@ -1,12 +1,20 @@
 """Objects that come with a job on request: settings, claims, an identity, a network policy."""
 
+from collections.abc import Sequence
+
 from paceline.k8s.render.pod import GPUS, Object, claim_name, config_name, labels, metadata, require_torch
+from paceline.k8s.render.ray import account_name, render_policy, scaling_rules
 from paceline.k8s.spec.job import Claim, JobSpec
-from paceline.plan.codec import Json
 
 RBAC = "rbac.authorization.k8s.io"
 DEVICE_CLASS = "gpu.nvidia.com"
 SCRIPT_SHA256 = "paceline.dev/script-sha256"
+# Follow the jobs of a namespace.
+FOLLOW: Object = {
+    "apiGroups": [""],
+    "resources": ["pods", "pods/log", "events"],
+    "verbs": ["get", "list", "watch"],
+}
 
 
 def render_companions(intent: JobSpec) -> list[Object]:
@@ -14,13 +22,16 @@ def render_companions(intent: JobSpec) -> list[Object]:
     torch = require_torch(intent)
     objects = [*render_files(intent), *(_claim(intent, claim) for claim in torch.claims)]
     objects += [_devices(intent)] if torch.options.gpu_claims else []
-    objects += _identity(intent) if torch.options.rbac else []
+    objects += render_identity(intent, intent.name, [FOLLOW]) if torch.options.rbac else []
     return [*objects, _policy(intent)] if torch.options.network_policy else objects
 
 
 def render_ray_companions(intent: JobSpec) -> list[Object]:
     """Those of Ray's pods."""
-    return [*render_files(intent), *_render_claims(intent)]
+    objects = [*render_files(intent), *_render_claims(intent)]
+    if intent.has_identity:
+        objects += render_identity(intent, account_name(intent), [FOLLOW, *scaling_rules(intent)])
+    return [*objects, render_policy(intent)] if intent.has_network_policy else objects
 
 
 def _render_claims(intent: JobSpec) -> list[Object]:
@@ -75,12 +86,8 @@ def _devices(intent: JobSpec) -> Object:
     }
 
 
-def _identity(intent: JobSpec) -> list[Object]:
-    """A service account for the pods, which get no token of it. Its rights: follow jobs in this namespace."""
-    name = intent.name
-    rules: list[Json] = [
-        {"apiGroups": [""], "resources": ["pods", "pods/log", "events"], "verbs": ["get", "list", "watch"]}
-    ]
+def render_identity(intent: JobSpec, name: str, rules: Sequence[Object]) -> list[Object]:
+    """A service account with these rights in its namespace; the pods get no token of it."""
     account: Object = {"kind": "ServiceAccount", "name": name, "namespace": intent.namespace}
     return [
         {
@@ -93,7 +100,7 @@ def _identity(intent: JobSpec) -> list[Object]:
             "apiVersion": f"{RBAC}/v1",
             "kind": "Role",
             "metadata": metadata(intent, name),
-            "rules": rules,
+            "rules": list(rules),
         },
         {
             "apiVersion": f"{RBAC}/v1",

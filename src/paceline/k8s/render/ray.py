@@ -9,6 +9,7 @@ from paceline.k8s.render.pod import (
     container_security,
     elastic_annotations,
     gpu_toleration,
+    labels,
     metadata,
     pod,
     resources,
@@ -68,7 +69,10 @@ def _head(intent: JobSpec) -> Object:
         # No CPUs for Ray: the head answers and drives, and workers do not slow it down.
         "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0"},
         "template": pod(
-            intent, [head], {**_restarts(intent), **_volumes(intent)}, needs_api=intent.pods.is_automatic
+            intent,
+            [head],
+            {**_account(intent), **_token(intent), **_restarts(intent), **_volumes(intent)},
+            needs_api=intent.pods.is_automatic,
         ),
     }
 
@@ -77,7 +81,7 @@ def _workers(intent: JobSpec) -> Object:
     # /dev/shm is KubeRay's: it mounts memory of the right size when the pod has no volume there.
     worker = container(intent, "ray-worker", resources(intent.worker), **_mounts(intent))
     group_labels: Object = {"app.kubernetes.io/instance": intent.name, "ray.io/group": GROUP}
-    more: Object = {**gpu_toleration(intent.worker), **spread_over_nodes(group_labels)}
+    more: Object = {**_account(intent), **gpu_toleration(intent.worker), **spread_over_nodes(group_labels)}
     return {
         "groupName": GROUP,
         "replicas": intent.pods.wanted,
@@ -151,12 +155,65 @@ def render_rayjob(intent: JobSpec) -> list[Object]:
 def _submitter(intent: JobSpec) -> Object:
     """Custom submitter, because KubeRay's default does not pass Pod Security; KubeRay adds the command."""
     submitter = container(intent, "ray-job-submitter", _SUBMITTER)
-    return pod(intent, [submitter], {"restartPolicy": "Never"})
+    return pod(intent, [submitter], {**_account(intent), "restartPolicy": "Never"})
 
 
 DASHBOARD_NODE_PORT = 30265
 CLIENT_NODE_PORT = 30001
 SUFFIX = "-node-port"
+
+
+def account_name(intent: JobSpec) -> str:
+    """Not that of the cluster: KubeRay gives its own Role for the autoscaler that name."""
+    return f"{intent.name}-ray"
+
+
+def _account(intent: JobSpec) -> Object:
+    return {"serviceAccountName": account_name(intent)} if intent.has_identity else {}
+
+
+def _token(intent: JobSpec) -> Object:
+    """The account withholds its token, and the autoscaler in the head pod needs it."""
+    return {"automountServiceAccountToken": True} if intent.has_identity and intent.pods.is_automatic else {}
+
+
+def scaling_rules(intent: JobSpec) -> list[Object]:
+    """Rights of the autoscaler, which runs in the head pod and changes the size of its own cluster."""
+    if not intent.pods.is_automatic:
+        return []
+    return [{"apiGroups": ["ray.io"], "resources": ["rayclusters"], "verbs": ["get", "patch"]}]
+
+
+# Label of the operator's pods in its Helm chart.
+_OPERATOR: Object = {"app.kubernetes.io/name": "kuberay-operator"}
+
+
+def render_policy(intent: JobSpec) -> Object:
+    """Ingress of the pods of a cluster.
+
+    Ray's own processes use ports that are chosen at the start, so pods of the cluster reach each other on
+    all. Other pods of the namespace reach the three documented ports, and the operator, which polls the
+    state of a RayJob, the dashboard. A NodePort Service exposes its two ports to everyone.
+    """
+    own_pods: Object = {"matchLabels": labels(intent)}
+    operator: Object = {"namespaceSelector": {}, "podSelector": {"matchLabels": _OPERATOR}}
+    ingress: list[Json] = [
+        {"from": [{"podSelector": own_pods}]},
+        {"from": [{"podSelector": {}}], "ports": _tcp(GCS, DASHBOARD, CLIENT)},
+        {"from": [operator], "ports": _tcp(DASHBOARD)},
+    ]
+    if intent.has_node_port:
+        ingress.append({"ports": _tcp(DASHBOARD, CLIENT)})
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata(intent, account_name(intent)),
+        "spec": {"podSelector": own_pods, "policyTypes": ["Ingress"], "ingress": ingress},
+    }
+
+
+def _tcp(*ports: int) -> list[Json]:
+    return [{"port": port, "protocol": "TCP"} for port in ports]
 
 
 def render_node_port(intent: JobSpec) -> Object:

@@ -242,7 +242,12 @@ class TorchrunOptions:
     )
     network_policy: bool = field(
         default=False,
-        metadata={"flag": Flag("Also create a NetworkPolicy: only the job's pods reach each other.")},
+        metadata={
+            "flag": Flag(
+                "Also create a NetworkPolicy: only the job's pods reach each other; Ray's ports are open to "
+                "the namespace."
+            )
+        },
     )
     trainer: str = field(
         default=TRAINERS[-1],
@@ -448,6 +453,8 @@ class JobSpec:
     secrets: tuple[SecretVariable, ...] = ()
     pull_secret: str | None = None  # opens the registry of the image
     has_node_port: bool = False
+    has_identity: bool = False  # Ray's pods get a service account that is created with them
+    has_network_policy: bool = False  # of Ray's pods
     limits: Limits = field(default_factory=Limits)
     ray_version: str = RAY_VERSION
     files: tuple[ConfigFile, ...] = ()  # in a ConfigMap, mounted into every pod at CONFIG

@@ -36,12 +36,19 @@ from paceline.k8s.spec.readers import (
     read_volumes,
 )
 from paceline.k8s.spec.script import JobScript
-from paceline.k8s.spec.torchrun import range_problem
+from paceline.k8s.spec.torchrun import check_identity, range_problem
 from paceline.plan.catalog import MODES, Channel, server_names
 from paceline.plan.decide import elastic_of
 from paceline.plan.plan import Device, Launcher, Placement, Plan, Transport
 
-_ALSO_FOR_RAY = ("--nodes", "--gpus-per-node", "--volume", "--create-volume")
+_ALSO_FOR_RAY = (
+    "--nodes",
+    "--gpus-per-node",
+    "--volume",
+    "--create-volume",
+    "--rbac",
+    "--network-policy",
+)
 _LEAST_MEMORY = 1 << 29  # Ray's own processes need about this much
 
 
@@ -68,6 +75,7 @@ def build_ray_spec(
     problems += [*unread, *check_names(plan.run, options, MAX_RAY_NAME_LENGTH), *_sizes(options)]
     problems += [
         *_ray_version(options),
+        *check_identity(options),
         *find_inexpressible_settings(config),
         *_check_room(plan, worker, nodes),
         *odd,
@@ -86,6 +94,8 @@ def build_ray_spec(
         secrets=secrets,
         pull_secret=options.pull_secret,
         has_node_port=options.node_port,
+        has_identity=options.torch.rbac,
+        has_network_policy=options.torch.network_policy,
         limits=options.limits,
         ray_version=options.ray_version,
         volumes=volumes,

@@ -128,13 +128,18 @@ def _check_names(options: JobOptions) -> list[Problem]:
         if given is not None and not pattern.fullmatch(given):
             flag = f"--{name.replace('_', '-')}"
             problems.append(Problem(f"{name} is {given!r}", f"write {flag} {example}, for example", flag))
-    if torch.rbac and options.namespace is None:
-        message = "rbac is set, but a RoleBinding needs the namespace of its account"
-        problems.append(Problem(message, "add --namespace ml-training, for example", "--rbac"))
+    problems += check_identity(options)
     if torch.rbac and torch.service_account is not None:
         message = "rbac creates a service account, but service_account names an existing one"
         problems.append(Problem(message, "keep one of the two", "--rbac"))
     return problems
+
+
+def check_identity(options: JobOptions) -> list[Problem]:
+    if not options.torch.rbac or options.namespace is not None:
+        return []
+    message = "rbac is set, but a RoleBinding needs the namespace of its account"
+    return [Problem(message, "add --namespace ml-training, for example", "--rbac")]
 
 
 def _restarts(plan: Plan, options: JobOptions) -> list[Problem]:
