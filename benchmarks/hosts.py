@@ -1,10 +1,11 @@
-"""Elastic runs on four hosts beside torchft, torchrun and plain DDP (`make bench-hosts`, as root).
+"""Elastic runs on four hosts beside torchft, torchrun, Ray Train and plain DDP (`make bench-hosts`, as root).
 
 Hosts are network namespaces that share nothing, with links of 1 Gbit/s and, where the kernel has netem, a
 delay of 0.2 ms. Measured: samples/s of each system while nothing fails; the recovery from `kill -9` of a
 worker, and from the loss of a host (its link, then its processes); and the longest time without a commit of
 the others while it joins again. A step may be in flight when the worker is lost, so recovery ends with the
-longest time without a commit of a survivor among its next commits. Systems take turns.
+longest time without a commit of a survivor among its next commits. Last, the coordinator's leader, or
+torchft's lighthouse, is cut off for 30 s: by how much is a step later than the others? Systems take turns.
 """
 
 import argparse
@@ -26,6 +27,10 @@ from benchmarks.hosts_peers import WORKERS, System, paceline, peer
 from benchmarks.hosts_worker import BATCH
 from paceline.faults.hosts.network import Impairment
 from paceline.faults.hosts.requirements import has_netem
+from paceline.faults.scenarios.expectations import percentile
+from paceline.faults.scenarios.host_nodes import host_nodes
+from paceline.faults.scenarios.measurements import longest_delay_s
+from paceline.faults.scenarios.training import default_plan, training
 
 RESULTS = Path(__file__).parent / "results" / "hosts.json"
 SIZES = {"0.3 M": 540, "5 M": 2240}  # parameters; width of the two hidden layers
@@ -34,6 +39,8 @@ START_S, RECOVER_S = 180.0, 120.0
 WARM_UP, STEPS_BETWEEN = 20, 15
 LOOK_S = 0.01
 IN_FLIGHT = 3  # commits of a survivor among which its interruption is
+CUT_S = 30.0  # how long the leader is cut off
+NODES = 3
 RATE_MBIT_S, DELAY_S = 1000.0, 0.0002
 Opened = AbstractContextManager[System]
 
@@ -138,11 +145,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement of samples/s")
-    parser.add_argument(
-        "--losses", type=int, default=3, help="of ours and torchft in each round; torchrun: 1"
-    )
-    parser.add_argument("--modes", default="ssgd", help="of ours, for samples/s, separated by commas")
-    parser.add_argument("--only", default="", help="speed, kill or vanish")
+    parser.add_argument("--losses", type=int, default=3, help="of ours and torchft in each round; others: 1")
+    parser.add_argument("--modes", default="ssgd,ddp", help="of ours, for samples/s, separated by commas")
+    parser.add_argument("--only", default="", help="speed, kill, vanish or leader")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
@@ -158,6 +163,8 @@ def main() -> None:
         if options.only in ("", name):
             rng = random.Random(options.seed)
             results[name] = _recoveries(options.rounds, options.losses, rng, link, of_hosts=of_hosts)
+    if options.only in ("", "leader"):
+        results["leader"] = _leader_cuts(options.rounds, link)
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps({"schema": "paceline.bench.hosts/1", **results}, indent=2) + "\n")
     print(f"written to {options.output}")
@@ -197,6 +204,7 @@ def _recoveries(
         "paceline ssgd": (partial(paceline, mode="ssgd", hidden=hidden, pace_s=PACE_S, link=link), times),
         "torchft 0.2.0, tuned": (partial(peer_of, kind="torchft"), times),
         "torchrun": (partial(peer_of, kind="torchrun"), 1),
+        "Ray Train, elastic": (partial(peer_of, kind="ray"), 1),
     }
     found: dict[str, list[Loss]] = {name: [] for name in systems}
     for turn in range(rounds):
@@ -209,19 +217,76 @@ def _recoveries(
                 print(f"round {turn + 1}: {name}: did NOT recover: {error}", flush=True)
                 found[name].append(Loss(recovered_s=None, join_gap_s=None, step_s=PACE_S))
     lost = "a host vanished" if of_hosts else "a worker was killed"
-    print(f"\n| {lost} | times | recovery, median | worst | longest gap while it joined, median | a step |")
-    print("|---|---|---|---|---|---|")
+    columns = (
+        f"{lost} | times | recovery, median | p95 | worst | longest gap while it joined, median | a step"
+    )
+    print(f"\n| {columns} |")
+    print("|---|---|---|---|---|---|---|")
     for name, values in found.items():
         recovered = [value.recovered_s for value in values if value.recovered_s is not None]
         gaps = [value.join_gap_s for value in values if value.join_gap_s is not None]
         step_s = statistics.median(value.step_s for value in values)
         if not recovered:
-            print(f"| {name} | {len(values)} | not within {RECOVER_S:g} s | | | {step_s:.3f} s |")
+            print(f"| {name} | {len(values)} | not within {RECOVER_S:g} s | | | | {step_s:.3f} s |")
             continue
         missed = "" if len(recovered) == len(values) else f", {len(values) - len(recovered)} never"
-        times_s = f"{statistics.median(recovered):.2f} s | {max(recovered):.2f} s{missed}"
+        times_s = f"{statistics.median(recovered):.2f} s | {percentile(recovered, 0.95):.2f} s"
+        times_s += f" | {max(recovered):.2f} s{missed}"
         print(f"| {name} | {len(values)} | {times_s} | {statistics.median(gaps):.2f} s | {step_s:.3f} s |")
     return {name: [asdict(value) for value in values] for name, values in found.items()}
+
+
+def _leader_cuts(rounds: int, link: Impairment) -> dict[str, list[float]]:
+    """By how much a step was later than the others while the leader was cut off, in seconds."""
+    hidden = SIZES["0.3 M"]
+    torchft = partial(peer, kind="torchft", hidden=hidden, pace_s=PACE_S, link=link)
+    delays: dict[str, list[float]] = {"paceline ssgd": [], "torchft 0.2.0, its lighthouse": []}
+    for turn in range(rounds):
+        delays["paceline ssgd"].append(_delay_without_leader())
+        delays["torchft 0.2.0, its lighthouse"].append(_delay_without_lighthouse(torchft))
+        for name, values in delays.items():
+            print(f"round {turn + 1}: {name}: {values[-1]:.3f} s", flush=True)
+    print(f"\n| the leader is cut off for {CUT_S:g} s | times | latest step, median | worst |")
+    print("|---|---|---|---|")
+    for name, values in delays.items():
+        print(f"| {name} | {len(values)} | {statistics.median(values):.2f} s | {max(values):.2f} s |")
+    return delays
+
+
+def _delay_without_leader() -> float:
+    """The nodes are on hosts, the workers on this machine: a cut of the leader's host cuts no worker."""
+    plan = default_plan(workers=WORKERS, steps=1_000_000, pace_s=PACE_S)
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir = Path(folder) / "run"
+        with (
+            host_nodes(Path(folder) / "hosts", NODES) as nodes,
+            training(plan, run_dir, nodes.coordinators) as run,
+        ):
+            run.until_in(WORKERS, 0)
+            run.wait(1.0)
+            began_ns = run.now_ns()
+            nodes.network.isolate(nodes.leader())
+            run.wait(CUT_S)
+            nodes.network.heal()
+            _until(nodes.agree, START_S, "all nodes follow one leader")
+            ended_ns = run.now_ns()
+            return longest_delay_s(run.finish(START_S, early=True), began_ns, ended_ns)
+
+
+def _delay_without_lighthouse(open_system: Callable[[Path], Opened]) -> float:
+    with tempfile.TemporaryDirectory() as folder, open_system(Path(folder)) as system:
+        _until(lambda: _are_warm(system), START_S, "all workers train")
+        began_ns = time.perf_counter_ns()
+        system.network.isolate(WORKERS + 1)
+        time.sleep(CUT_S)
+        ended_ns = time.perf_counter_ns()
+        gaps_s = []
+        for commits in system.commits().values():
+            during = [at for at in commits if began_ns < at <= ended_ns]
+            steps = [right - left for left, right in pairwise(commits)]
+            gap = max(right - left for left, right in pairwise([began_ns, *during, ended_ns]))
+            gaps_s.append((gap - statistics.median(steps)) / 1e9)
+        return max(gaps_s)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,17 @@ from paceline.faults.scenarios.training import commits_ns, events_of
 WORKERS = 4
 ROOT = Path(__file__).parent.parent
 LIGHTHOUSE_PORT, RENDEZVOUS_PORT = 29510, 29500
+RAY_PORT, STORE_PORT = 6380, 5000
 KEPT_ROWS = 1_000_000
+# Ray's workers have a niceness of 15 otherwise, and starve on a busy machine.
+RAY_VARIABLES = {
+    "OMP_NUM_THREADS": "1",
+    "GLOO_SOCKET_IFNAME": "eth0",
+    "PYTHONPATH": str(ROOT),
+    "RAY_TRAIN_V2_ENABLED": "1",
+    "RAY_worker_niceness": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
 
 
 class System(Protocol):
@@ -94,7 +104,7 @@ def paceline(folder: Path, mode: str, hidden: int, pace_s: float, link: Impairme
 
 @dataclass
 class Peer:
-    """torch DDP, torchrun or torchft, whose workers write their commits on their hosts."""
+    """torch DDP, torchrun, torchft or Ray Train, whose workers write their commits on their hosts."""
 
     kind: str
     network: HostNetwork
@@ -110,11 +120,36 @@ class Peer:
             flags = ["--bind", f"0.0.0.0:{LIGHTHOUSE_PORT}", "--min_replicas", "1"]
             flags += ["--join_timeout_ms", "1000", "--heartbeat_timeout_ms", "500"]
             self.network.host(WORKERS + 1).start([program, *flags], log=self.folder / "lighthouse.log")
+        if self.kind == "ray":
+            self._start_head()
         for number in range(1, WORKERS + 1):
             self.start_worker(number)
 
+    def _start_head(self) -> None:
+        """Ray's head, the driver, and the store of checkpoints that Ray Train needs."""
+        head = self.network.host(WORKERS + 1)
+        store = [sys.executable, "-m", "moto.server", "-H", "0.0.0.0", "-p", str(STORE_PORT)]
+        head.start(store, log=self.folder / "store.log", env={"PYTHONWARNINGS": "ignore"})
+        role = ["--head", f"--port={RAY_PORT}", "--num-cpus=0", "--include-dashboard=false"]
+        self._start_raylet(WORKERS + 1, role)
+        words = ["-m", "benchmarks.hosts_ray", str(self.hidden), str(self.pace_s), str(WORKERS)]
+        places = [f"{head.address}:{RAY_PORT}", f"{head.address}:{STORE_PORT}"]
+        log = self.folder / "ray-driver.log"
+        head.start([sys.executable, *words, *places], log=log, env=RAY_VARIABLES)
+
+    def _start_raylet(self, number: int, role: list[str]) -> None:
+        host = self.network.host(number)
+        size = [f"--node-ip-address={host.address}", "--num-gpus=0", "--object-store-memory=100000000"]
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", *role, *size, "--block"]
+        log = self.folder / f"ray-{number}.log"
+        self._processes[number] = host.start(command, log=log, env=RAY_VARIABLES)
+
     def start_worker(self, number: int) -> None:
         host = self.network.host(number)
+        if self.kind == "ray":
+            head = self.network.host(WORKERS + 1)
+            self._start_raylet(number, [f"--address={head.address}:{RAY_PORT}", "--num-cpus=1"])
+            return
         env = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0", "PYTHONPATH": str(ROOT)}
         # What libuv's server of the store listens on by default is IPv6, which hosts do not have.
         env |= {"USE_LIBUV": "0", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
@@ -145,7 +180,7 @@ class Peer:
         return found
 
     def kill_worker(self, number: int) -> None:
-        if self.kind != "torchrun":
+        if self.kind not in ("torchrun", "ray"):
             self._processes[number].kill()
             return
         newest = max(self.network.host(number).folder.glob("commits-*.txt"), key=os.path.getmtime)

@@ -167,6 +167,27 @@ def test_a_host_joins_with_tls_gets_a_further_worker_and_is_lost(tls_fleet: Flee
     assert_nothing_was_lost(run_dir)
 
 
+def test_agents_and_their_workers_outlive_the_absence_of_the_coordinator(fleet: Fleet) -> None:
+    run_dir = fleet.nodes.folder / "run"
+    fleet.start("a")
+    fleet.start("b")
+    with training(run_dir, *ELASTIC, *fleet.flags, env=fleet.nodes.env) as run:
+        first = until_all_are_in(run, after=0, workers=2)
+        pids = {pid_of(run, "worker-0"), pid_of(run, "worker-1")}
+        before = len(events(run, "supervision"))
+        fleet.nodes.kill_all()
+        run.until(lambda: len(events(run, "supervision")) > before, "its absence is reported")
+        run.until_it_trains()
+        for node in fleet.nodes.addresses:
+            fleet.nodes.start(node)
+        until(lambda: fleet.listed() == ["a", "b"], "both agents are there again")
+        assert {pid_of(run, "worker-0"), pid_of(run, "worker-1")} == pids, "none was restarted"
+        strike(run, "worker-1")
+        until_all_are_in(run, after=first, workers=2)
+        stop(run)
+    assert_nothing_was_lost(run_dir)
+
+
 def test_an_agent_waits_until_a_lost_agent_of_its_name_has_left(fleet: Fleet) -> None:
     """A pod that replaces another has its name, and on the same node its process number."""
     fleet.start("a")

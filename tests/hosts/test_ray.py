@@ -45,6 +45,21 @@ def test_a_node_joins_and_gets_a_worker_another_vanishes_and_the_bits_are_those_
 
 
 @pytest.mark.soak
+def test_a_node_that_will_be_preempted_is_left_after_a_committed_step(tmp_path: Path) -> None:
+    with ray_on_hosts(tmp_path, nodes=2, more_hosts=1) as cluster:
+        run = cluster.start_training("--mode", "ssgd", "--num-workers", "2", *XOR)
+        generation = run.until_in(2, after=0)
+        (leaving,) = (f"worker-{n}" for n in range(2) if host_of(run, f"worker-{n}") == 2)
+        cluster.start_node(3)
+        cluster.drain(2)  # nothing else ends there
+        run.until_in(2, after=generation)
+        run.until(lambda _: host_of(run, leaving) == 3, "its worker is on the other node")
+        run.stop()
+    assert run.command.process.returncode == 130, run.output()
+    assert_nothing_was_lost(cluster.run_dir)
+
+
+@pytest.mark.soak
 def test_a_node_with_a_parameter_server_vanishes_and_no_update_is_lost(tmp_path: Path) -> None:
     with ray_on_hosts(tmp_path, nodes=3, more_hosts=1) as cluster:
         run = cluster.start_training("--mode", "asgd", "--num-workers", "1", *XOR)

@@ -15,7 +15,7 @@ def state_of(run_dir: Path) -> set[str]:
     return set(json.loads((run_dir / "result.json").read_text())["state_sha256"].values())
 
 
-@pytest.mark.parametrize("mode", ["ssgd", pytest.param("localsgd", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("mode", ["ssgd", "localsgd"])
 def test_a_run_on_three_hosts_has_the_bits_of_one_machine(tmp_path: Path, mode: str) -> None:
     shape = ["--mode", mode, "--task", "xor", "--steps", "40", "--num-workers", "3"]
     with fleet_on_hosts(tmp_path / "hosts") as fleet:

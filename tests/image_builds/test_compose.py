@@ -1,6 +1,6 @@
-"""docker/compose.yaml runs: a run in a container trains with three coordinator nodes in others.
+"""docker/compose.yaml runs: three coordinator nodes, a run and its workers, each in a container of its own.
 
-The leader's container and a worker are killed, and it continues.
+The leader's container and a worker's are killed, and the run continues.
 
 Prometheus and Grafana come from a registry: they are not run here.
 """
@@ -22,6 +22,8 @@ from tests.fixtures.waiting import until
 NAME = "localhost/paceline:cpu"
 VERIFY = ("paceline", "verify", "/runs/compose")
 NODES = ("node-1", "node-2", "node-3")
+LOST = "paceline_workers_2"
+LIST = ("paceline", "workers", "list", "/runs/compose", "--json")
 # The stand-in base with paceline and its packages from this machine, by mounts.
 IMAGE = f"""FROM {BASE}
 RUN useradd -u 1000 paceline && install -d -o 1000 -g 100 /workspace /data /runs \\
@@ -39,8 +41,8 @@ def _program() -> str | None:
 
 
 def without_end(compose: str) -> str:
-    """The file's own command of the workers, as YAML, with more steps than the test waits for."""
-    command = yaml.safe_load(compose)["services"]["workers"]["command"]
+    """The file's own command of the run, as YAML, with more steps than the test waits for."""
+    command = yaml.safe_load(compose)["services"]["train"]["command"]
     command[command.index("--steps") + 1] = "1000000"
     return json.dumps([*command, "--pace", "20ms"])
 
@@ -59,22 +61,25 @@ def test_coordinators_and_workers_run_in_containers(here: EngineHere, tmp_path: 
     mounted = [word for volume in volumes for word in ("-v", volume)]
     mounts = f"volumes: {json.dumps(volumes)}\n"
     limits = "    ulimits: {nofile: 4096, nproc: 4096}\n"
-    more = "services:\n" + "".join(f"  {name}:\n    {mounts}{limits}" for name in (*NODES, "workers"))
+    more = "services:\n" + "".join(
+        f"  {name}:\n    {mounts}{limits}" for name in (*NODES, "workers", "train")
+    )
     more += f"    command: {without_end((folder / 'compose.yaml').read_text())}\n"  # of the last one
     (folder / "more.yaml").write_text(more)
     here.podman("build", "--quiet", "--tag", NAME, "-f", "-", said=IMAGE)
     try:
-        _compose(folder, "up", "-d", *NODES, "workers")
+        _compose(folder, "up", "-d", *NODES, "train", "workers")
         until(lambda: any("role=leader" in _log(here, node) for node in NODES), "there is a leader")
-        until(lambda: _steps(here) > 0, "the run trains")
+        until(lambda: _workers(here) == {"worker-0", "worker-1"}, "both workers train")
         leader = _leader(here)
         here.podman("kill", "--signal", "KILL", f"paceline_{leader}_1")
         until(lambda: _leader(here, without=leader) != "", "another node leads")
+        here.podman("kill", "--signal", "KILL", LOST)
+        until(lambda: len(_workers(here)) == 1, "the new leader has recorded the loss")
         reached = _steps(here)
-        until(lambda: _steps(here) > reached, "the run continues without the leader")
-        _inside(here, "workers", "kill", "/runs/compose", "worker-1", "--yes")
-        listed = json.loads(_inside(here, "workers", "list", "/runs/compose", "--json"))["data"]
-        assert listed["generation"] >= 2, "the new leader has recorded the loss"
+        until(lambda: _steps(here) > reached, "the other worker continues without both")
+        here.podman("start", LOST)
+        until(lambda: len(_workers(here)) == 2, "the worker is replaced")
         _inside(here, "stop", "/runs/compose")
         here.podman("run", "--rm", *mounted, "-v", "paceline_runs:/runs", NAME, *VERIFY)  # exit code 0
     finally:
@@ -96,12 +101,21 @@ def _compose(folder: Path, *words: str) -> None:
 
 
 def _inside(here: EngineHere, *words: str) -> str:
-    """`paceline WORDS` in the container of the workers."""
-    return here.podman("exec", "paceline_workers_1", "paceline", *words).stdout
+    """`paceline WORDS` in the container of the run."""
+    return here.podman("exec", "paceline_train_1", "paceline", *words).stdout
+
+
+def _workers(here: EngineHere) -> set[str]:
+    """Those that train together."""
+    if not _log(here, "train"):
+        return set()
+    listed = here.podman("exec", "paceline_train_1", *LIST, check=False)
+    rows = json.loads(listed.stdout)["data"]["workers"] if listed.returncode == 0 else []
+    return {row["worker"] for row in rows if row["rank"] is not None}
 
 
 def _steps(here: EngineHere) -> int:
-    return max(map(int, re.findall(r"step (\d+)/", _log(here, "workers"))), default=0)
+    return max(map(int, re.findall(r"step (\d+)/", _log(here, "train"))), default=0)
 
 
 def _leader(here: EngineHere, without: str = "") -> str:

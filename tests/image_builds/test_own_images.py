@@ -55,7 +55,8 @@ def test_the_compose_files_coordinators_are_those_that_the_product_writes() -> N
 
 
 def test_the_compose_file_has_all_parts_and_no_secret() -> None:
-    assert set(services()) == {"node-1", "node-2", "node-3", "workers", "metrics", "prometheus", "grafana"}
+    watching = {"metrics", "prometheus", "grafana"}
+    assert set(services()) == {"node-1", "node-2", "node-3", "train", "workers", *watching}
     text = (ROOT / "docker" / "compose.yaml").read_text()
     assert "PASSWORD:" not in text
     for service in services().values():
@@ -65,10 +66,10 @@ def test_the_compose_file_has_all_parts_and_no_secret() -> None:
 
 
 def test_a_run_is_not_restarted_in_a_folder_that_holds_one() -> None:
-    assert services()["workers"]["restart"] == "no", "it would be refused for ever"
+    assert services()["train"]["restart"] == "no", "it would be refused for ever"
 
 
-@pytest.mark.parametrize("name", ["node-1", "workers", "metrics"])
+@pytest.mark.parametrize("name", ["node-1", "train", "workers", "metrics"])
 def test_commands_of_the_compose_file_are_ones_that_paceline_reads(name: str) -> None:
     words = [str(word) for word in services()[name]["command"]]  # type: ignore[attr-defined]
     command: click.Command = cli

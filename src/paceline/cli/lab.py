@@ -9,6 +9,7 @@ import click
 
 from paceline.cli.options import common_options, experiment_names
 from paceline.cli.output import emit, print_message
+from paceline.core import environ
 from paceline.core.errors import ConfigError, ExitCode, Problem
 from paceline.core.humanize import did_you_mean, pluralize
 from paceline.training.session import Session
@@ -54,6 +55,7 @@ def list_scenarios(session: Session) -> None:
 @common_options
 def run(session: Session, name: str, times: int | None, run_dir: Path | None, hosts: int | None) -> ExitCode:
     """Run the experiment NAME; exit code 8 if an expectation fails."""
+    environ.set_default_variables(GRPC_VERBOSITY="ERROR")  # it writes a line for each idle connection
     from paceline.faults.scenarios.catalog import SCENARIOS
 
     if name not in SCENARIOS:
@@ -90,20 +92,54 @@ def run(session: Session, name: str, times: int | None, run_dir: Path | None, ho
 @click.option(
     "--run-dir", type=click.Path(path_type=Path), help="Folder to keep the run in. [default: deleted]"
 )
+@click.option(
+    "--hosts",
+    type=click.IntRange(3, 9),
+    help="Train on so many hosts (network namespaces), and strike those too. Needs root. [default: none]",
+)
 @common_options
 def soak(
-    session: Session, faults: int, seed: int, mode: str, shards: int | None, run_dir: Path | None
+    session: Session,
+    faults: int,
+    seed: int,
+    mode: str,
+    shards: int | None,
+    run_dir: Path | None,
+    hosts: int | None,
 ) -> ExitCode:
     """Inject random faults from a seed; exit code 8 if an expectation fails."""
+    environ.set_default_variables(GRPC_VERBOSITY="ERROR")
+    with tempfile.TemporaryDirectory(prefix="paceline-lab-") as folder:
+        target = Path(folder) / "run" if run_dir is None else session.folder / run_dir
+        if hosts is None:
+            expectations = _soak_here(session, target, faults, seed, mode, shards)
+        else:
+            expectations = _soak_hosts(session, target, faults, seed, mode, shards, hosts)
+    return _show(session, "soak", faults, expectations)
+
+
+def _soak_here(
+    session: Session, target: Path, faults: int, seed: int, mode: str, shards: int | None
+) -> "list[Expectation]":
     from paceline.faults.scenarios.soak import soak as run_soak
     from paceline.faults.scenarios.soak import soak_plan
 
     plan = soak_plan(mode, shards)
     print_message(session, f"soak: {faults} faults, seed {seed}, mode {mode}, {plan.num_workers} shards")
-    with tempfile.TemporaryDirectory(prefix="paceline-lab-") as folder:
-        target = Path(folder) / "run" if run_dir is None else session.folder / run_dir
-        expectations = run_soak(target, faults, seed, plan, _reporter(session))
-    return _show(session, "soak", faults, expectations)
+    return run_soak(target, faults, seed, plan, _reporter(session))
+
+
+def _soak_hosts(
+    session: Session, target: Path, faults: int, seed: int, mode: str, shards: int | None, hosts: int
+) -> "list[Expectation]":
+    from paceline.faults.scenarios.host_soak import check_host_soak, host_soak
+
+    if shards is not None:
+        problem = Problem("--shards and --hosts exclude each other", "leave out --shards", "--shards")
+        raise ConfigError([problem])
+    check_host_soak(mode)
+    print_message(session, f"soak: {faults} faults, seed {seed}, mode {mode}, {hosts} hosts")
+    return host_soak(target, faults, seed, mode, hosts, _reporter(session))
 
 
 def _reporter(session: Session) -> "ScenarioReporter":

@@ -67,6 +67,12 @@ def leave_dead_terminal() -> None:
                 os.close(null)
 
 
+def python_path(first: Path) -> str:
+    """`PYTHONPATH` with this folder before those of this process."""
+    inherited = os.environ.get("PYTHONPATH", "")
+    return os.pathsep.join(filter(None, (str(first), inherited)))
+
+
 def is_ci() -> bool:
     return bool(os.environ.get("CI"))
 

@@ -82,8 +82,8 @@ class Helper:
 
 
 def _import_path() -> str:
-    """Participants import the user's task from the folder in which the agent was started."""
-    return str(Path.cwd())
+    """Participants import the user's task from the folder in which the agent was started, or as the agent."""
+    return environ.python_path(Path.cwd())
 
 
 @dataclass(slots=True, kw_only=True)

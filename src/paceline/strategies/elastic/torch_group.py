@@ -108,14 +108,14 @@ class TorchGeneration:
 
     def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
         self._average_buffers()
+        # Agree before the commit: a committed step whose worker is interrupted here would have no row.
+        polls = should_poll_stop(self.committed, self._plan.steps)
+        stop = polls and self._members.agree(wants_stop, self._replica.arena.state.device)
         apply_ns = self._replica.update()
-        step_made = self.committed
         self.committed += 1
         self.gradients += 1
         for buffer, before in zip(self._buffers, self._before, strict=True):
             before.copy_(buffer)
-        polls = should_poll_stop(step_made, self._plan.steps)
-        stop = polls and self._members.agree(wants_stop, self._replica.arena.state.device)
         return Outcome(
             traffic=self._traffic(),
             apply_ns=apply_ns,
