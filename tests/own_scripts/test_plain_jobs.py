@@ -248,8 +248,9 @@ def words_of(done: Rendered) -> list[str]:
 
 def test_one_pod_trains_a_plain_script_with_two_processes(tmp_path: Path, capsys: CAPTURED) -> None:
     port = str(free_port())
-    flags = ("--target", "pytorchjob", "--name", "demo", "--torchrun", str(TORCHRUN), "--nproc-per-node", "2")
-    flags += ("--master-addr", "127.0.0.1", "--master-port", port, "--rdzv-id", "mine", "--max-restarts", "3")
+    flags: tuple[str, ...] = ("--target", "pytorchjob", "--name", "demo", "--nproc-per-node", "2")
+    flags += ("--torchrun", str(TORCHRUN), "--master-addr", "127.0.0.1", "--master-port", port)
+    flags += ("--rdzv-id", "mine", "--max-restarts", "3")
     script = (str(SCRIPT), "--model_type=llama_v3", f"--out={tmp_path}")
     done = render(tmp_path, capsys, *flags, "--", *script)
     facts = finish([pod(words_of(done), {"RANK": "0"}, tmp_path)], tmp_path)
