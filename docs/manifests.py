@@ -27,6 +27,15 @@ def _job(name: str, settings: str) -> str:
     return f"--target rayjob --name {name} {_IMAGE} --task xor --num-workers 2 {settings}"
 
 
+def _comparison(name: str, modes: str) -> str:
+    """Of one experiment: its modes on equal work, with one slow worker. The report is kept on a claim."""
+    return (
+        f"--target rayjob --name compare-{name} {_IMAGE} --volume comparisons:/out"
+        f" --create-volume comparisons=1Gi -- compare --task xor --modes {modes} --num-workers 4"
+        f" --out /out/{name} {_STRAGGLER}"
+    )
+
+
 COMMANDS = {
     "raycluster.yaml": f"{_CLUSTER} --resizable 1:3 --node-port",
     "raycluster-autoscaling.yaml": f"{_CLUSTER} --autoscale 1:3 --node-port",
@@ -41,6 +50,14 @@ COMMANDS = {
         f"--target rayjob {_IMAGE} --num-workers 2 --mode ssgd -- examples/cnn/train.py --epochs 5"
     ),
     "rayjob-localsgd-gpu.yaml": _job("xor-localsgd-gpu", f"--mode localsgd {_STRAGGLER} {_GPU}"),
+    "rayjob-plain-script.yaml": (
+        "--target rayjob --image rayproject/ray:2.60.0 --nodes 2 --queue ray-queue --node-selector pool=cpu"
+        " -- /app/train.py --epochs 5"
+    ),
+    "rayjob-compare-localsgd.yaml": _comparison("localsgd", "ssgd,localsgd --sync-every 8"),
+    "rayjob-compare-asgd.yaml": _comparison("asgd", "ssgd,asgd,ssp --staleness 3"),
+    "rayjob-compare-adaptive.yaml": _comparison("adaptive", "ssgd,localsgd,adaptive"),
+    "rayjob-compare-diloco.yaml": _comparison("diloco", "ssgd,fedavg,diloco"),
 }
 
 
@@ -85,8 +102,30 @@ TORCH = {
     "kubernetes/job-script.yaml": (
         "--target job --image example.com/mine:1 --nodes 2 --mode ssgd -- /app/train.py --epochs 5"
     ),
+    "kubeflow/pytorchjob-plain-script.yaml": (
+        "--target pytorchjob --image example.com/fsdp:1 --nodes 2 --gpus-per-node 8 --worker-cpus 90"
+        " --worker-memory 900Gi --shm 64Gi --checkpoint-volume checkpoints --hf-secret hf-token"
+        " --toleration dedicated=training:NoSchedule --priority-class training --running-s 172800"
+        " -- /fsdp/train.py --model_type=llama_v3 --max_steps=100 --checkpoint_dir=/checkpoints"
+    ),
+    "kubeflow/trainjob-plain-script.yaml": (
+        "--target trainjob --image example.com/fsdp:1 --nodes 2 -- /fsdp/train.py --max_steps=100"
+    ),
+    "kubernetes/job-command.yaml": (
+        "--target job --image example.com/mine:1 --nodes 2 --name mine --command"
+        " -- accelerate launch --num_machines=2 /app/train.py"
+    ),
+    "kubernetes/job-patched.yaml": (
+        "--target job --image example.com/mine:1 --nodes 2 --patch examples/patches/sidecar.yaml"
+        " --patch examples/patches/suspend.json -- /app/train.py --epochs 5"
+    ),
     "kubernetes/job-gpu.yaml": (
         f"--target job --name xor-gpu {_TORCH} {_EIGHT} --rbac --namespace ml-training {_KEPT}"
+    ),
+    "hyperpod/hyperpodpytorchjob-plain-script.yaml": (
+        "--target hyperpod --image example.com/fsdp:1 --nodes 2 --gpus-per-node 8 --worker-cpus 90"
+        " --worker-memory 900Gi --shm 64Gi --instance-type ml.p5.48xlarge --namespace hyperpod-ns-team1"
+        " -- /fsdp/train.py --model_type=llama_v3 --max_steps=100"
     ),
     "hyperpod/hyperpodpytorchjob.yaml": (
         f"--target hyperpod --name xor-hyperpod {_TORCH} {_EIGHT} --efa 32 --instance-type ml.p5.48xlarge"
@@ -141,15 +180,16 @@ def _rendered(command: str) -> str:
 
 
 def _located(word: str) -> str:
-    """A settings file by its full path; a script travels by its relative one."""
-    return str(ROOT / word) if word.startswith("examples/") and word.endswith(".yaml") else word
+    """A settings file by its full path; a script and a patch by their relative ones."""
+    is_settings = word.startswith("examples/") and word.endswith(".yaml") and "patches" not in word
+    return str(ROOT / word) if is_settings else word
 
 
 def main() -> None:
     made = {**{f"ray/{name}": text for name, text in manifests().items()}, **torch_manifests()}
     made |= deploy_manifests()
     for path in [*EXAMPLES.glob("*/*.yaml"), *EXAMPLES.glob("deploy/*/*.yaml")]:
-        if path.relative_to(EXAMPLES).as_posix() not in made:
+        if path.relative_to(EXAMPLES).as_posix() not in made and path.parent.name != "patches":
             path.unlink()
     for name, text in made.items():
         (EXAMPLES / name).parent.mkdir(parents=True, exist_ok=True)

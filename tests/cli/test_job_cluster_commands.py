@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,10 @@ def call(server: ApiServer, tmp_path: Path, capsys: Captured) -> Call:
     (tmp_path / "demo.yaml").write_text(capsys.readouterr().out)
     kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
 
-    def job(*words: str) -> int:
+    def job(*words: str, runs: Sequence[str] = ()) -> int:
         placed = ["--kubeconfig", str(kubeconfig), "--namespace", "train"]
-        return run(["job", *words, *placed], Session(folder=tmp_path))
+        last = ["--", *runs] if runs else []
+        return run(["job", *words, *placed, *last], Session(folder=tmp_path))
 
     return job
 
@@ -106,6 +107,30 @@ def test_a_job_is_sent_followed_and_seen_afterwards(
     assert capsys.readouterr().out == "removed  Job/demo\nremoved  Service/demo\n"
     assert server.of(JOB) == server.of(SERVICE) == []
     assert call("status", "demo") == ExitCode.NOT_READY
+
+
+def test_a_script_of_any_image_is_sent_with_a_patch_and_followed(
+    server: ApiServer, call: Call, capsys: Captured, tmp_path: Path
+) -> None:
+    (tmp_path / "more.yaml").write_text("{kind: Pod, spec: {terminationGracePeriodSeconds: 300}}")
+    words = ["submit", "--target", "job", "--image", "example.com/fsdp:1", "--name", "demo"]
+    words += ["--patch", "more.yaml", "--for", "0"]
+    script = ["/fsdp/train.py", "--model_type=llama_v3", "--max_steps=100"]
+    assert call(*words, "--explain-command", runs=script) == ExitCode.OK
+    assert "--master_addr=demo-0.demo" in capsys.readouterr().out
+    assert server.writes == [], "an explanation submits nothing"
+    player = threading.Thread(target=finish, args=(server,))
+    player.start()
+    code = call(*words, runs=script)
+    player.join()
+    out, err = capsys.readouterr()
+    assert (code, out) == (ExitCode.OK, "[r0 0-abcde] step 1\n[r0 0-abcde] step 2\n")
+    assert "succeeded" in err
+    (job,) = server.of(JOB)
+    pod = job["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] == 300
+    assert pod["containers"][0]["command"] == ["/opt/conda/bin/torchrun"]
+    assert pod["containers"][0]["args"][-3:] == script
 
 
 def test_explain_names_the_cause_in_the_cluster(server: ApiServer, call: Call, capsys: Captured) -> None:

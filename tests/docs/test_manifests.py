@@ -1,12 +1,15 @@
 """The manifests under examples/ray equal the renderer's output and request the expected resources."""
 
+import shlex
 from typing import Any
 
 import pytest
 import yaml
 from docs.manifests import COMMANDS, FOLDER, manifests
 
+from paceline.cli.compare import compare
 from paceline.k8s.validate.offline import validate
+from paceline.training.session import Session
 
 
 def test_the_examples_are_what_the_renderer_writes() -> None:
@@ -43,6 +46,22 @@ def test_there_is_one_job_for_each_experiment(mode: str) -> None:
     entrypoint = job["spec"]["entrypoint"]
     assert ("--mode" in entrypoint) == (mode != "ssgd"), "ssgd is the default"
     assert entrypoint.startswith("paceline train --launcher ray --address auto ")
+
+
+@pytest.mark.parametrize("experiment", ["localsgd", "asgd", "adaptive", "diloco"])
+def test_there_is_one_comparison_for_each_experiment_and_the_command_reads_it(experiment: str) -> None:
+    text = (FOLDER / f"rayjob-compare-{experiment}.yaml").read_text(encoding="utf-8")
+    claim, job = yaml.safe_load_all(text)
+    words = shlex.split(job["spec"]["entrypoint"])
+    assert words[:2] == ["paceline", "compare"]
+    params = compare.make_context("compare", words[2:], obj=Session()).params
+    assert (params["launcher"], params["address"]) == ("ray", "auto")
+    assert experiment in params["modes"].split(",")
+    (group,) = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    assert group["replicas"] == int(params["num_workers"])
+    mounts = group["template"]["spec"]["containers"][0]["volumeMounts"]
+    assert mounts == [{"name": claim["metadata"]["name"], "mountPath": "/out"}]
+    assert str(params["out"]).startswith("/out/"), "the report is kept"
 
 
 def _requested_resources(container: dict[str, Any]) -> dict[str, str]:

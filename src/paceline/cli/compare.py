@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,7 @@ from paceline.cli.options import (
     SettingsCommand,
     common_options,
     config_options_without,
+    given_settings,
     run_names,
 )
 from paceline.cli.output import emit, print_message
@@ -21,16 +22,20 @@ from paceline.comparison.schema import Cell, Comparison
 from paceline.config.values import RawSetting
 from paceline.core.errors import ConfigError, Problem
 from paceline.core.humanize import short_duration
-from paceline.training.session import Session
+from paceline.training.session import Common, Session
 
 if TYPE_CHECKING:
     from paceline.comparison.demo import DemoRow
     from paceline.comparison.layout import CompareRequest
     from paceline.comparison.runner import UpcomingRun
     from paceline.comparison.schema import Comparison
+    from paceline.k8s.spec.ray import RayTool
     from paceline.plan.codec import Json
     from paceline.training.progress import Watcher
     from paceline.training.run import LocalCommandLauncher
+
+
+_OWN_SETTINGS = ("mode", "num_workers", "run_dir")  # several modes and numbers, and --out
 
 
 @click.command("compare", cls=SettingsCommand, context_settings={"allow_interspersed_args": False})
@@ -62,7 +67,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Folder for runs and report; a partial comparison in it is resumed.",
 )
-@config_options_without("mode", "num_workers", "run_dir")
+@config_options_without(*_OWN_SETTINGS)
 @common_options
 def compare(
     session: Session,
@@ -137,6 +142,55 @@ def _request(
         repeats=repeats,
     )
     return request, [*sets.problems, *loaded.problems]
+
+
+def compare_on_ray(session: Session, words: Sequence[str]) -> "RayTool":
+    """`compare WORDS` as the command of a job on a Ray cluster, with the plans of its runs.
+
+    Raises ConfigError, as the command itself would, for settings that the cluster's pods do not have.
+    """
+    from paceline.comparison.layout import lay_out
+    from paceline.config.values import RawSetting
+    from paceline.k8s.spec.command import SAMPLES_ELSEWHERE, facts_in_pods
+    from paceline.k8s.spec.ray import RayTool
+
+    context = compare.make_context("paceline compare", list(words), obj=session)
+    params = context.params
+    flags = given_settings(params, *_OWN_SETTINGS)
+    problems = _elsewhere_problems(params, flags)
+    if problems:
+        raise ConfigError(problems)
+    on_ray = {"launcher": "ray", "address": "auto"}
+    flags += [RawSetting(key=key, raw=value, where=f"--{key}") for key, value in on_ray.items()]
+    alone = Session(folder=session.folder, common=Common(sets=params["sets"]))
+    request, found = _request(alone, flags, params["modes"], params["num_workers"], params["repeats"])
+    facts = facts_in_pods(request.config)
+    named = frozenset(mode.partition(":")[0] for mode in request.modes if ":" in mode)
+    facts = replace(facts, modules=facts.modules | named)
+    layout = lay_out(request, facts, config_problems=found, count=lambda _: SAMPLES_ELSEWHERE)
+    launched = [word for key, value in on_ray.items() for word in (f"--{key}", value)]
+    return RayTool(
+        name="compare",
+        words=("paceline", "compare", *launched, *words),
+        plans=tuple(layout.contenders.values()),
+    )
+
+
+def _elsewhere_problems(params: "dict[str, Any]", flags: "Sequence[RawSetting]") -> list[Problem]:
+    problems: list[Problem] = []
+    if params["script"] is not None:
+        message = (
+            f"a comparison of the script {params['script']} starts it first, which only works where it runs"
+        )
+        hint = "run it in one pod: --target job --command -- paceline compare …"
+        problems.append(Problem(message, hint, "SCRIPT"))
+    if params["config"] is not None:
+        hint = "write its settings as flags after compare"
+        problems.append(Problem("a settings file is not in the pods", hint, "--config"))
+    for flag in flags:
+        if flag.key in ("launcher", "address"):
+            problems.append(Problem(f"{flag.key} is set by the job", "leave it out", flag.where))
+    return problems
 
 
 def _with_script(

@@ -7,7 +7,8 @@ from typing import Any, TypeAlias, TypeVar
 import click
 
 from paceline.cli.options import config_options_without
-from paceline.k8s.spec.job import Flag, JobOptions, NodeRange, Target, flag_name
+from paceline.k8s.spec.job import JobOptions, NodeRange, Target
+from paceline.k8s.spec.options import Flag, flag_name
 
 Body: TypeAlias = Callable[..., object]
 Option: TypeAlias = Field[Any]  # Any: options have many types
@@ -35,6 +36,20 @@ class _Nodes(click.ParamType[int | NodeRange]):
     def _count(self, text: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
         number = self._number.convert(text, param, ctx)  # type: ignore[arg-type]  # click reads a text
         return int(number)
+
+
+class _NumberOrNone(click.ParamType[int | None]):
+    """A number, or the word none."""
+
+    name = "number or none"
+
+    def __init__(self, between: tuple[int, int | None]) -> None:
+        self._number = click.IntRange(*between)
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | None:
+        if value == "none":
+            return None
+        return int(self._number.convert(value, param, ctx))  # type: ignore[arg-type]  # click reads a text
 
 
 def render_options(*, required: bool) -> Callable[[Body], Body]:
@@ -107,6 +122,8 @@ def _click_option(name: str, option: Option, of: str, *, is_required: bool) -> C
         known["type"] = click.Choice(list(map(str, flag.choices)))
     elif flag.is_range and flag.between is not None:
         known["type"] = _Nodes(flag.between)
+    elif flag.may_be_none and flag.between is not None:
+        known["type"] = _NumberOrNone(flag.between)
     elif flag.between is not None:
         known["type"] = click.IntRange(*flag.between)
     if isinstance(option.default, bool):
@@ -115,6 +132,5 @@ def _click_option(name: str, option: Option, of: str, *, is_required: bool) -> C
         known["multiple"] = True
     elif isinstance(option.default, int | str) and not flag.may_be_unsaid:
         known["default"] = option.default if isinstance(option.default, int) else str(option.default)
-    return click.option(
-        f"--{name.replace('_', '-')}", required=is_required, show_default=flag.shows_default or None, **known
-    )
+    names = [f"--{text.replace('_', '-')}" for text in (name, *flag.also)]
+    return click.option(*names, name, required=is_required, show_default=flag.shows_default or None, **known)

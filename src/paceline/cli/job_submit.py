@@ -9,6 +9,13 @@ from click.core import ParameterSource
 
 from paceline.cli.job_live import follow_options
 from paceline.cli.job_options import read_job_options, render_options
+from paceline.cli.job_program import (
+    describe_program,
+    is_program,
+    program_options,
+    read_patch_files,
+    read_program,
+)
 from paceline.cli.k8s_options import k8s_target_options
 from paceline.cli.options import SettingsCommand, common_options
 from paceline.cli.output import emit, print_message
@@ -63,6 +70,7 @@ _WITH_A_FILE = ("profile", "pending_s")  # of render's flags, those that are als
 )
 @follow_options(300.0)
 @click.option("--detach", is_flag=True, help="Return at once and start the watcher in the background.")
+@program_options
 @render_options(required=False)
 @common_options
 @k8s_target_options
@@ -86,7 +94,7 @@ def submit(
 ) -> ExitCode:
     """Submit a job to a cluster and follow the logs of all ranks. The job is read from FILE (- is stdin), or
     rendered from options as by `job render`: --target, --image, --name and all settings of `train`. FILE may
-    also be a training script of Python, with its arguments: --target job --image NAME:TAG -- train.py ARGS.
+    also be what the job runs, with its arguments: --target job --image NAME:TAG -- train.py ARGS.
 
     Permissions, resource types, versions, quotas, free capacity and a server-side dry run are checked first;
     if a check fails, nothing is created. Failures are explained; after an infrastructure failure the whole
@@ -101,20 +109,17 @@ def submit(
     policy = RetryPolicy(
         infra=infra_retries, app=app_retries, pending_s=said["pending_s"], allowed_changes=frozenset(allow)
     )
-    is_script = file is not None and file.suffix == ".py"
-    if arguments and not is_script:
+    script = file if file is not None and is_program(file, target, said) else None
+    if arguments and script is None:
         raise click.UsageError(f"{file} is no training script, so it has no arguments: {arguments[0]}")
-    script = file if is_script else None
-    manifests = _manifests(
-        session,
-        place,
-        None if is_script else file,
-        target,
-        flags,
-        said,
-        script=script,
-        arguments=arguments,
-    )
+    if script is not None or file is None:
+        rendered = _rendered(session, place, target, flags, said, script, arguments)
+        if said["explain_command"]:
+            show_command(session, rendered, "job.submit")
+            return ExitCode.OK
+        manifests: list[Object] = [*rendered.objects]
+    else:
+        manifests = _read_file(session, file, target, flags, said)
     sender = _sender(place) if through == "hyp" else None
     with open_cluster(place) as cluster:
         sent = send(cluster, manifests, policy, fits=not skip_fit, through=sender)
@@ -134,35 +139,40 @@ def _sender(place: "ClusterTarget") -> "HypSubmitter":
     return HypSubmitter(place)
 
 
-def _manifests(
+def _read_file(
     session: Session,
-    place: "ClusterTarget",
-    file: Path | None,
+    file: Path,
     target: str | None,
     flags: Sequence[RawSetting],
     said: dict[str, Any],  # Any: from click
-    *,
-    script: Path | None,
-    arguments: Sequence[str],
 ) -> "list[Object]":
-    """Of a file, checked as `job validate` does; or of flags, checked where they are rendered."""
+    """The manifests of a file, checked as `job validate` does."""
     from paceline.k8s.spec.job import Profile
     from paceline.k8s.submit.submission import read_manifests
 
-    if file is not None:
-        profile = Profile(said["profile"])
-        _refuse_flags(session, flags, said, target)
-        source = click.get_current_context().get_parameter_source("profile")
-        if source is not ParameterSource.COMMANDLINE:  # the default is for what is rendered here
-            profile = Profile.COMPAT
-        place_of_it = file if str(file) == "-" else session.folder / file
-        return read_manifests(place_of_it, profile)
+    profile = Profile(said["profile"])
+    _refuse_flags(session, flags, said, target)
+    source = click.get_current_context().get_parameter_source("profile")
+    if source is not ParameterSource.COMMANDLINE:  # the default is for what is rendered here
+        profile = Profile.COMPAT
+    return read_manifests(file if str(file) == "-" else session.folder / file, profile)
+
+
+def _rendered(
+    session: Session,
+    place: "ClusterTarget",
+    target: str | None,
+    flags: Sequence[RawSetting],
+    said: dict[str, Any],  # Any: from click
+    script: Path | None,
+    arguments: Sequence[str],
+) -> "RenderedJob":
     if target is None or said["image"] is None:
         missing = "--target" if target is None else "--image"
         hint = "name a FILE of manifests, or use --target, --image and --name, as for `paceline job render`"
         raise ManifestError([Problem("no job is given", hint, missing)])
     options = {**said, "namespace": place.namespace}
-    return [*render_manifests(session, flags, target, options, script, arguments).objects]
+    return render_manifests(session, flags, target, options, script, arguments)
 
 
 def _refuse_flags(
@@ -195,6 +205,7 @@ def _detached(session: Session, place: "ClusterTarget", namespace: str, name: st
 @click.argument("script", required=False, type=click.Path(path_type=Path), metavar="[SCRIPT]")
 @script_arguments
 @click.option("--namespace", "-n", metavar="NAME", help="Namespace. [default: the one it is applied to]")
+@program_options
 @render_options(required=True)
 @common_options
 def render(
@@ -211,10 +222,15 @@ def render(
     also the name of the objects. With pytorchjob, trainjob, job and hyperpod, torchrun starts the workers in
     --nodes pods.
 
-    With a training SCRIPT (-- train.py ARGS) the settings are those of `run`. A local file of a relative path
-    travels in a ConfigMap, with the modules beside it that it imports; an absolute path is one of the image.
+    With a training SCRIPT (-- train.py ARGS) and settings of `run`, the script runs under Paceline. Without
+    settings torchrun starts it, or Python on Ray, and nothing of Paceline need be in the image. A local file
+    of a relative path travels in a ConfigMap, with the modules beside it that it imports; an absolute path is
+    one of the image. Also: -- -m MODULE ARGS, --command -- PROGRAM ARGS, and on Ray -- compare ARGS.
     """
     done = render_manifests(session, flags, target, said, script, arguments)
+    if said["explain_command"]:
+        show_command(session, done, "job.render")
+        return
     answer: dict[str, Json] = {"manifests": list(done.objects), "yaml": done.text}
     answer["command"] = list(done.intent.command)
     emit(session, "job.render", answer, done.text.splitlines())
@@ -234,19 +250,22 @@ def render_manifests(
     from paceline.k8s.render.pod import describe_relaxations
     from paceline.k8s.render.targets import describe_manifest
     from paceline.k8s.spec.job import Target
-    from paceline.k8s.spec.script import read_script
     from paceline.k8s.submit.manifests import render_job
 
     sets = from_set_flags(session.common.sets)
     options = read_job_options(said)
     entries = [*flags, *sets.entries]
+    given = [entry.where for entry in entries if entry.key != "name"]
+    given += ["--config"] if session.common.config is not None else []
+    program = read_program(session, script, arguments, said, given)
+    patches = read_patch_files(session, said["patch_files"])
     loaded = load(flags=entries, variables=session.variables, file=session.common.config)
     found = [*sets.problems, *loaded.problems]
-    travelling = _mounted_config(session, entries) if options.torch.config_map else None
-    shipped = None if script is None else read_script(session.folder, script, arguments)
-    done = render_job(loaded.config, options, Target(target), found, travelling, shipped)
-    if shipped is not None:
-        print_message(session, f"script: {shipped.describe()}")
+    has_config = options.torch.config_map and (script is None or bool(given))
+    travelling = _mounted_config(session, entries) if has_config else None
+    done = render_job(loaded.config, options, Target(target), found, travelling, program, patches)
+    if program is not None:
+        print_message(session, describe_program(program))
     for line in describe_relaxations(done.intent.profile):
         print_message(session, f"compat: {line}")
     for line in describe_manifest(done.intent, Target(target)):
@@ -254,6 +273,22 @@ def render_manifests(
     if target == Target.RAYCLUSTER:
         print_message(session, f"command on the head: {' '.join(done.intent.command)}")
     return done
+
+
+def show_command(session: Session, done: "RenderedJob", name: str) -> None:
+    """The command of the pods instead of the manifests."""
+    from paceline.k8s.render.explain_command import explain_command
+
+    explained = explain_command(done.intent, done.target, done.objects)
+    answer: dict[str, Json] = {
+        "job": explained.job,
+        "where": explained.where,
+        "program": list(explained.program),
+        "flags": [{"flag": flag.flag, "meaning": flag.meaning} for flag in explained.flags],
+        "words": list(explained.words),
+        "on_node_0": list(explained.on_node_0),
+    }
+    emit(session, name, answer, explained.lines())
 
 
 def _mounted_config(session: Session, entries: Sequence[RawSetting]) -> "AttachedConfig":

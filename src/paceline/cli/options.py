@@ -202,6 +202,18 @@ def config_options_without(
     return with_options
 
 
+def given_settings(params: dict[str, Any], *left_out: str) -> "list[RawSetting]":  # Any: from click
+    """The settings among the parsed parameters of a command, without those that it handles itself."""
+    from paceline.config.keys import KEYS
+
+    given = [
+        _raw_settings(key, params[name])
+        for name, key in KEYS.items()
+        if name in params and name not in left_out
+    ]
+    return [entry for entries in given for entry in entries]
+
+
 def _with_default(key: "Key", default: str) -> "Key":
     brief = key.brief.partition(" [default:")[0]
     return dataclasses.replace(key, default=default, brief=brief and f"{brief} [default: {default}]")

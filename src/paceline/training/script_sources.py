@@ -17,6 +17,10 @@ class ScriptSources:
     script: str  # its file name
     texts: dict[str, str]  # by file name, the script first
     packages: tuple[str, ...]  # folders beside the script that it imports
+    imported: frozenset[str]  # first parts of the names of all imported modules
+
+    def imports(self, module: str) -> bool:
+        return module in self.imported
 
     @property
     def num_bytes(self) -> int:
@@ -28,18 +32,22 @@ def read_sources(script: Path) -> ScriptSources:
     folder = script.parent
     texts: dict[str, str] = {}
     packages: set[str] = set()
+    imported: set[str] = set()
     todo = [script]
     while todo:
         file = todo.pop(0)
         text = _text(file)
         texts[file.name] = text
         for name in _imported(file, text):
+            imported.add(name)
             beside = folder / f"{name}.py"
             if beside.is_file() and beside.name not in texts and beside not in todo:
                 todo.append(beside)
             elif (folder / name).is_dir() and any((folder / name).glob("*.py")):
                 packages.add(name)
-    return ScriptSources(script=script.name, texts=texts, packages=tuple(sorted(packages)))
+    return ScriptSources(
+        script=script.name, texts=texts, packages=tuple(sorted(packages)), imported=frozenset(imported)
+    )
 
 
 def _text(file: Path) -> str:

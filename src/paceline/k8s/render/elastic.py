@@ -12,6 +12,7 @@ from dataclasses import replace
 from paceline.k8s.objects import COMMAND_RESTARTS, DRAINED
 from paceline.k8s.render.pod import (
     Object,
+    deadline,
     job_metadata,
     labels,
     metadata,
@@ -48,7 +49,7 @@ def render_elastic_pytorchjob(intent: JobSpec) -> list[Object]:
     policy: Object = {
         "cleanPodPolicy": "Running",  # agents end with the job; the command's pod stays, with its log
         "ttlSecondsAfterFinished": limits.kept_s,
-        "activeDeadlineSeconds": limits.running_s,
+        **deadline(intent),
         "suspend": False,
         # Without backoffLimit: the operator would count restarts of hosts, and let the job fail.
     }
@@ -98,7 +99,7 @@ def render_elastic_job(intent: JobSpec) -> list[Object]:
         "maxFailedIndexes": 0,
         "podFailurePolicy": _failure_policy(is_final=not limits.retries),
         "podReplacementPolicy": "Failed",
-        "activeDeadlineSeconds": limits.running_s,
+        **deadline(intent),
         "ttlSecondsAfterFinished": limits.kept_s,
         "template": _indexed_template(intent, pods),
     }
@@ -138,7 +139,7 @@ def render_elastic_trainjob(intent: JobSpec) -> list[Object]:
     """The TrainJob's trainer is a host; the command is another job of its runtime."""
     spec: Object = {
         "runtimeRef": {"name": intent.name, "kind": NAMESPACED, "apiGroup": GROUP},
-        "activeDeadlineSeconds": intent.limits.running_s,
+        **deadline(intent),
         "trainer": {"image": intent.image, "numNodes": intent.pods.most},
     }
     train_job: Object = {

@@ -4,7 +4,7 @@ Strict by default: a pod passes Pod Security "restricted", has no API token, and
 takes every secret by reference. `relaxed` describes what `compat` gives up.
 """
 
-from paceline.k8s.objects import EFA, ELASTIC_NODES, GPU, ZONE
+from paceline.k8s.objects import EFA, ELASTIC_NODES, GPU, INSTANCE_TYPE, ZONE
 from paceline.k8s.spec.job import (
     CACHE,
     CONFIG,
@@ -39,34 +39,48 @@ def metadata(intent: JobSpec, name: str) -> Object:
     return {"name": name, **where, "labels": labels(intent)}
 
 
-def elastic_annotations(intent: JobSpec) -> Object:
-    """On a job whose pods may come and go, so that following it does not take a lost pod for a failure."""
-    return {} if intent.elastic is None else {"annotations": {ELASTIC_NODES: str(intent.elastic)}}
-
-
 def pod(intent: JobSpec, containers: list[Object], more: Object, *, needs_api: bool = False) -> Object:
     """A pod template with `more` fields. `needs_api`: something in it talks to Kubernetes by a token."""
     secrets: Object = {}
     if intent.pull_secret is not None:
         secrets = {"imagePullSecrets": [{"name": intent.pull_secret}]}
+    fields = intent.fields
     return {
-        # A mesh's sidecar breaks the connections of workers to each other.
-        "metadata": {"labels": labels(intent), "annotations": {"sidecar.istio.io/inject": "false"}},
+        "metadata": {
+            "labels": {**labels(intent), **dict(fields.labels)},
+            # A mesh's sidecar breaks the connections of workers to each other.
+            "annotations": {"sidecar.istio.io/inject": "false", **dict(fields.annotations)},
+        },
         "spec": {
             **({} if needs_api else {"automountServiceAccountToken": False}),
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": GRACE_S,
             "securityContext": pod_security(intent),
             **secrets,
+            **_scheduling(intent),
             **more,
             "containers": list(containers),
         },
     }
 
 
+def _scheduling(intent: JobSpec) -> Object:
+    fields = intent.fields
+    scheduling: Object = {}
+    if fields.priority_class is not None:
+        scheduling["priorityClassName"] = fields.priority_class
+    if fields.scheduler is not None:
+        scheduling["schedulerName"] = fields.scheduler
+    if fields.host_network:
+        # Names of the cluster stay resolvable.
+        scheduling |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
+    return scheduling
+
+
 def container(intent: JobSpec, name: str, amounts: Object, **more: Json) -> Object:
     """`amounts`: its resource requests and limits."""
     variables: list[Json] = [{"name": "RAY_USAGE_STATS_ENABLED", "value": "0"}]
+    variables += [{"name": name, "value": value} for name, value in intent.fields.variables]
     for secret in intent.secrets:
         reference: Object = {"secretKeyRef": {"name": secret.secret, "key": secret.key}}
         variables.append({"name": secret.name, "valueFrom": reference})
@@ -76,25 +90,60 @@ def container(intent: JobSpec, name: str, amounts: Object, **more: Json) -> Obje
         "imagePullPolicy": "IfNotPresent",
         **more,
         "env": variables,
+        **env_from(intent),
         "resources": amounts,
         **container_security(intent),
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
 
 
-def resources(size: Size) -> Object:
+def env_from(intent: JobSpec) -> Object:
+    sources: list[Json] = [{kind: {"name": name}} for kind, name in intent.fields.env_from]
+    return {"envFrom": sources} if sources else {}
+
+
+def resources(intent: JobSpec, size: Size) -> Object:
     """Requests equal limits: Ray reads them to know what it has, and devices must."""
-    requests: Object = {"cpu": str(size.cpus), "memory": size.memory}
+    requests: Object = {"cpu": str(size.cpus), "memory": size.memory, **_disk(intent)}
     if size.gpus:
         requests[GPU] = str(size.gpus)
     return {"requests": dict(requests), "limits": dict(requests)}
 
 
-def gpu_toleration(size: Size) -> Object:
+def _disk(intent: JobSpec) -> Object:
+    size = intent.fields.ephemeral_storage
+    return {} if size is None else {"ephemeral-storage": size}
+
+
+def tolerations(intent: JobSpec, size: Size) -> Object:
     """Nodes with GPUs usually have a taint that repels pods without this toleration."""
-    if not size.gpus:
-        return {}
-    return {"tolerations": [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}]}
+    entries: list[Json] = []
+    if size.gpus:
+        entries.append({"key": GPU, "operator": "Exists", "effect": "NoSchedule"})
+    for toleration in intent.fields.tolerations:
+        entry: Object = {"key": toleration.key, "operator": "Exists" if toleration.value is None else "Equal"}
+        entry |= {} if toleration.value is None else {"value": toleration.value}
+        entry |= {} if toleration.effect is None else {"effect": toleration.effect}
+        entries.append(entry)
+    return {"tolerations": entries} if entries else {}
+
+
+def node_labels(intent: JobSpec) -> dict[str, str]:
+    """Labels of the nodes on which workers may run."""
+    fields = intent.fields
+    machine = {} if fields.instance_type is None else {INSTANCE_TYPE: fields.instance_type}
+    return {**dict(fields.node_labels), **machine}
+
+
+def runtime_class(intent: JobSpec) -> Object:
+    """Of workers only: the runtime of GPUs is not on the nodes of a head."""
+    name = intent.fields.runtime_class
+    return {} if name is None else {"runtimeClassName": name}
+
+
+def deadline(intent: JobSpec) -> Object:
+    running_s = intent.limits.running_s
+    return {} if running_s is None else {"activeDeadlineSeconds": running_s}
 
 
 def pod_security(intent: JobSpec) -> Object:
@@ -152,16 +201,31 @@ def require_torch(intent: JobSpec) -> TorchrunSpec:
 def torchrun_arguments(intent: JobSpec, *, rank: str, master: str, port: str = str(PORT)) -> list[Json]:
     """Arguments of torchrun: `rank` and `master` are references that the kubelet expands, such as $(RANK)."""
     torch = require_torch(intent)
+    if torch.is_raw:
+        return list(intent.command[1:])
     pods = intent.pods
+    flags = intent.rendezvous
     nodes = f"{pods.wanted}" if pods.least == pods.most else f"{pods.least}:{pods.most}"
     argv = [f"--nnodes={nodes}", f"--nproc_per_node={torch.procs}"]
     if torch.rendezvous is Rendezvous.STATIC:
-        argv += [f"--node_rank={rank}", f"--master_addr={master}", f"--master_port={port}"]
-        argv += ["--rdzv_backend=static"]
+        argv += [f"--node_rank={rank}", f"--master_addr={flags.master_addr or master}"]
+        argv += [f"--master_port={flags.master_port or port}", "--rdzv_backend=static"]
     else:
-        argv += ["--rdzv_backend=c10d", f"--rdzv_endpoint={master}:{port}"]
-        argv += [f"--max_restarts={intent.limits.retries}"]
-    return [*argv, f"--rdzv_id={intent.name}", *intent.command]
+        endpoint = flags.rdzv_endpoint or f"{master}:{port}"
+        argv += ["--rdzv_backend=c10d", f"--rdzv_endpoint={endpoint}"]
+    return [*argv, *restarts_of_processes(intent), f"--rdzv_id={rendezvous_id(intent)}", *intent.command]
+
+
+def rendezvous_id(intent: JobSpec) -> str:
+    return intent.rendezvous.rdzv_id or intent.name
+
+
+def restarts_of_processes(intent: JobSpec) -> list[str]:
+    """torchrun starts its own processes again; with c10d those of all nodes."""
+    count = intent.rendezvous.max_restarts
+    if count is None and require_torch(intent).rendezvous is Rendezvous.C10D:
+        count = intent.limits.retries
+    return [] if count is None else [f"--max_restarts={count}"]
 
 
 def variables(intent: JobSpec) -> list[Json]:
@@ -170,7 +234,7 @@ def variables(intent: JobSpec) -> list[Json]:
     plain |= {"HF_HOME": f"{CACHE}/huggingface"} if torch.has_cache else {}
     plain |= _WITH_EFA if torch.options.efa else {}
     plain |= _DEBUG if torch.options.torch_debug else {}
-    plain |= dict(torch.variables)
+    plain |= dict(intent.fields.variables)
     entries: list[Json] = [{"name": name, "value": value} for name, value in plain.items()]
     for secret in intent.secrets:
         reference: Object = {"secretKeyRef": {"name": secret.secret, "key": secret.key}}
@@ -184,7 +248,7 @@ def torchrun_resources(intent: JobSpec) -> Object:
     torch = require_torch(intent)
     devices: Object = {GPU: str(size.gpus)} if size.gpus and not torch.options.gpu_claims else {}
     devices |= {EFA: str(torch.options.efa)} if torch.options.efa else {}
-    bounded: Object = {"memory": size.memory, **devices}
+    bounded: Object = {"memory": size.memory, **_disk(intent), **devices}
     claims: Object = {"claims": [{"name": GPUS}]} if torch.options.gpu_claims else {}
     return {"requests": {"cpu": str(size.cpus), **bounded}, "limits": dict(bounded), **claims}
 
@@ -235,9 +299,9 @@ def torchrun_security(intent: JobSpec) -> Object:
 def placement(intent: JobSpec) -> Object:
     """Which nodes will do."""
     torch = require_torch(intent)
-    fields: Object = dict(gpu_toleration(intent.worker))
-    if torch.node_labels:
-        fields["nodeSelector"] = dict(torch.node_labels)
+    fields: Object = tolerations(intent, intent.worker)
+    if node_labels(intent):
+        fields["nodeSelector"] = dict(node_labels(intent))
     if torch.options.efa and intent.pods.most > 1:  # EFA does not leave a zone
         spread: Object = {"labelSelector": {"matchLabels": labels(intent)}, "topologyKey": ZONE}
         fields["affinity"] = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [spread]}}
@@ -262,6 +326,7 @@ def torchrun_container(intent: JobSpec, name: str, **more: Json) -> Object:
         "image": intent.image,
         "imagePullPolicy": "IfNotPresent",
         **more,
+        **env_from(intent),
         "resources": torchrun_resources(intent),
         **torchrun_security(intent),
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -276,7 +341,14 @@ def template(intent: JobSpec, container: Object, **more: Json) -> Object:
     return pod(
         intent,
         [container],
-        {**account_field, **placement(intent), **claimed(intent), **more, "volumes": volumes(intent)},
+        {
+            **account_field,
+            **runtime_class(intent),
+            **placement(intent),
+            **claimed(intent),
+            **more,
+            "volumes": volumes(intent),
+        },
     )
 
 
@@ -293,12 +365,16 @@ def claim_name(intent: JobSpec) -> str:
 
 def job_metadata(intent: JobSpec) -> Object:
     """Metadata of the job itself: Kueue reads its queue there."""
-    options = require_torch(intent).options
-    queue: Object = {} if options.queue is None else {"kueue.x-k8s.io/queue-name": options.queue}
-    queue |= {} if options.priority is None else {"kueue.x-k8s.io/priority-class": options.priority}
+    fields = intent.fields
+    queue: Object = {} if fields.queue is None else {"kueue.x-k8s.io/queue-name": fields.queue}
+    if fields.queue_priority is not None:
+        queue["kueue.x-k8s.io/priority-class"] = fields.queue_priority
     where: Object = {} if intent.namespace is None else {"namespace": intent.namespace}
-    more = elastic_annotations(intent)
-    return {"name": intent.name, **where, "labels": {**labels(intent), **queue}, **more}
+    own: Object = {**labels(intent), **queue, **dict(fields.labels)}
+    # On a job whose pods may come and go, so that following it does not take a lost pod for a failure.
+    notes: Object = {} if intent.elastic is None else {ELASTIC_NODES: str(intent.elastic)}
+    notes |= dict(fields.annotations)
+    return {"name": intent.name, **where, "labels": own, **({"annotations": notes} if notes else {})}
 
 
 def config_name(intent: JobSpec) -> str:

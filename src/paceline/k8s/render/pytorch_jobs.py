@@ -7,11 +7,15 @@ operator tells torchrun everything by PET_* variables, so that no flag can contr
 from paceline.k8s.objects import HYPERPOD_HEALTH, INSTANCE_TYPE
 from paceline.k8s.render.pod import (
     Object,
+    deadline,
     job_metadata,
     labels,
     metadata,
+    node_labels,
     placement,
+    rendezvous_id,
     require_torch,
+    restarts_of_processes,
     template,
     torchrun_arguments,
     torchrun_container,
@@ -26,7 +30,7 @@ _RETRIES = "sagemaker.amazonaws.com/job-max-retry-count"
 
 def is_hyperpod(intent: JobSpec) -> bool:
     """Its machines are called ml.*, and no others are."""
-    return dict(require_torch(intent).node_labels).get(INSTANCE_TYPE, "").startswith("ml.")
+    return node_labels(intent).get(INSTANCE_TYPE, "").startswith("ml.")
 
 
 def healthy_placement(intent: JobSpec) -> Object:
@@ -42,7 +46,8 @@ def auto_resume(intent: JobSpec) -> Object:
     """HyperPod replaces a bad machine, and restarts a PyTorchJob that has this annotation."""
     if not intent.limits.retries:
         return {}
-    return {"annotations": {_RESUME: "true", _RETRIES: str(intent.limits.retries)}}
+    notes: Object = {_RESUME: "true", _RETRIES: str(intent.limits.retries), **dict(intent.fields.annotations)}
+    return {"annotations": notes}
 
 
 def render_pytorchjob(intent: JobSpec) -> list[Object]:
@@ -66,7 +71,7 @@ def _policy(intent: JobSpec) -> Object:
     return {
         "cleanPodPolicy": "None",  # pods stay, with their logs
         "ttlSecondsAfterFinished": limits.kept_s,
-        "activeDeadlineSeconds": limits.running_s,
+        **deadline(intent),
         "backoffLimit": backoff,
         "suspend": False,
     }
@@ -81,15 +86,25 @@ def _static(intent: JobSpec) -> Object:
 
 
 def _elastic(intent: JobSpec) -> Object:
+    restarts = intent.rendezvous.max_restarts
     policy: Object = {
         "rdzvBackend": "c10d",
-        "rdzvId": intent.name,
+        "rdzvId": rendezvous_id(intent),
+        **_endpoint(intent),
         "minReplicas": intent.pods.least,
         "maxReplicas": intent.pods.most,
-        "maxRestarts": intent.limits.retries,
+        "maxRestarts": intent.limits.retries if restarts is None else restarts,
     }
-    replicas: Object = {"Worker": _replica(intent, intent.pods.wanted, list(intent.command))}
+    argv: list[Json] = list(intent.command[require_torch(intent).is_raw :])
+    replicas: Object = {"Worker": _replica(intent, intent.pods.wanted, argv)}
     return {"elasticPolicy": policy, "pytorchReplicaSpecs": replicas}
+
+
+def _endpoint(intent: JobSpec) -> Object:
+    if intent.rendezvous.rdzv_endpoint is None:
+        return {}
+    host, _, port = intent.rendezvous.rdzv_endpoint.partition(":")
+    return {"rdzvHost": host, **({"rdzvPort": int(port)} if port else {})}
 
 
 def _replica(intent: JobSpec, replicas: int, argv: list[Json]) -> Object:
@@ -120,7 +135,7 @@ def _service(intent: JobSpec) -> Object:
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
             "selector": labels(intent),
-            "ports": [{"name": "rendezvous", "port": PORT}],
+            "ports": [{"name": "rendezvous", "port": _port(intent)}],
         },
     }
 
@@ -139,21 +154,48 @@ def _job(intent: JobSpec) -> Object:
             "backoffLimit": limits.retries * nodes,  # an attempt that fails is one failed pod on every node
             # A new pod has its predecessor's name: only one of them may be there.
             "podReplacementPolicy": "Failed",
-            "activeDeadlineSeconds": limits.running_s,
+            **deadline(intent),
             "ttlSecondsAfterFinished": limits.kept_s,
             "template": _template(intent),
         },
     }
 
 
+def _port(intent: JobSpec) -> int:
+    return intent.rendezvous.master_port or PORT
+
+
 def _template(intent: JobSpec) -> Object:
-    argv = torchrun_arguments(intent, rank="$(JOB_COMPLETION_INDEX)", master=f"{intent.name}-0.{intent.name}")
-    program: list[Json] = [require_torch(intent).program]
-    ports: list[Json] = [{"containerPort": PORT, "name": "rendezvous"}]
-    container = torchrun_container(
-        intent, "pytorch", command=program, args=argv, ports=ports, env=variables(intent)
-    )
+    master = f"{intent.name}-0.{intent.name}"
+    argv = torchrun_arguments(intent, rank="$(JOB_COMPLETION_INDEX)", master=master)
+    torch = require_torch(intent)
+    program: list[Json] = [torch.program]
+    ports: list[Json] = [{"containerPort": _port(intent), "name": "rendezvous"}]
+    env = [*variables(intent), *(_identity(intent, master) if torch.is_raw else [])]
+    container = torchrun_container(intent, "pytorch", command=program, args=argv, ports=ports, env=env)
     return template(intent, container, subdomain=intent.name, restartPolicy="Never")
+
+
+def _identity(intent: JobSpec, master: str) -> list[Json]:
+    """For a raw command: the variables that training-operator sets, and those that torchrun reads."""
+    torch = require_torch(intent)
+    nodes = intent.pods.wanted
+    index: Object = {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}
+    host = intent.rendezvous.master_addr or master
+    plain = {
+        "WORLD_SIZE": str(nodes * torch.procs),
+        "MASTER_ADDR": host,
+        "MASTER_PORT": str(_port(intent)),
+        "PET_NNODES": str(nodes),
+        "PET_NPROC_PER_NODE": str(torch.procs),
+        "PET_MASTER_ADDR": host,
+        "PET_MASTER_PORT": str(_port(intent)),
+    }
+    entries: list[Json] = [
+        {"name": name, "valueFrom": {"fieldRef": index}} for name in ("RANK", "PET_NODE_RANK")
+    ]
+    entries += [{"name": name, "value": value} for name, value in plain.items()]
+    return entries
 
 
 # Its agent `hyperpodrun` replaces torchrun: it takes torchrun's flags, and gets the
@@ -194,7 +236,7 @@ def _hyperpod_policy(intent: JobSpec) -> Object:
     return {
         **policy,
         "startupDeadlineSeconds": limits.pending_s,
-        "activeDeadlineSeconds": limits.running_s,
+        **deadline(intent),
         "ttlSecondsAfterFinished": limits.kept_s,
     }
 
@@ -202,7 +244,8 @@ def _hyperpod_policy(intent: JobSpec) -> Object:
 def _hyperpod_template(intent: JobSpec) -> Object:
     torch = require_torch(intent)
     argv: list[Json] = [f"--nnodes={intent.pods.wanted}", f"--nproc_per_node={torch.procs}"]
-    argv += ["--tee=3", "--log_dir=/tmp/hyperpod", *intent.command]
+    argv += ["--tee=3", "--log_dir=/tmp/hyperpod", *restarts_of_processes(intent), *intent.command]
+    argv = list(intent.command[1:]) if torch.is_raw else argv
     ports: list[Json] = [{"containerPort": AGENT, "name": "agent"}]
     program: list[Json] = [torch.program]
     container = torchrun_container(

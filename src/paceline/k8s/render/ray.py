@@ -7,15 +7,18 @@ from paceline.k8s.render.pod import (
     config_name,
     container,
     container_security,
-    elastic_annotations,
-    gpu_toleration,
+    deadline,
+    job_metadata,
     labels,
     metadata,
+    node_labels,
     pod,
     resources,
+    runtime_class,
     spread_over_nodes,
+    tolerations,
 )
-from paceline.k8s.spec.job import CONFIG, JobSpec
+from paceline.k8s.spec.job import CONFIG, JobSpec, Size
 from paceline.plan.codec import Json
 
 GCS = 6379
@@ -32,7 +35,7 @@ def render_raycluster(intent: JobSpec) -> list[Object]:
         {
             "apiVersion": "ray.io/v1",
             "kind": "RayCluster",
-            "metadata": metadata(intent, intent.name),
+            "metadata": job_metadata(intent),
             "spec": cluster_spec(intent),
         }
     ]
@@ -64,14 +67,20 @@ def _head(intent: JobSpec) -> Object:
         {"containerPort": DASHBOARD, "name": "dashboard"},
         {"containerPort": CLIENT, "name": "client"},
     ]
-    head = container(intent, "ray-head", resources(intent.head), ports=ports, **_mounts(intent))
+    head = container(intent, "ray-head", resources(intent, intent.head), ports=ports, **_mounts(intent))
     return {
         # No CPUs for Ray: the head answers and drives, and workers do not slow it down.
         "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0"},
         "template": pod(
             intent,
             [head],
-            {**_account(intent), **_token(intent), **_restarts(intent), **_volumes(intent)},
+            {
+                **_account(intent),
+                **_token(intent),
+                **_restarts(intent),
+                **_placement(intent),
+                **_volumes(intent),
+            },
             needs_api=intent.pods.is_automatic,
         ),
     }
@@ -79,9 +88,11 @@ def _head(intent: JobSpec) -> Object:
 
 def _workers(intent: JobSpec) -> Object:
     # /dev/shm is KubeRay's: it mounts memory of the right size when the pod has no volume there.
-    worker = container(intent, "ray-worker", resources(intent.worker), **_mounts(intent))
+    worker = container(intent, "ray-worker", resources(intent, intent.worker), **_mounts(intent))
     group_labels: Object = {"app.kubernetes.io/instance": intent.name, "ray.io/group": GROUP}
-    more: Object = {**_account(intent), **gpu_toleration(intent.worker), **spread_over_nodes(group_labels)}
+    more: Object = {**_account(intent), **runtime_class(intent), **tolerations(intent, intent.worker)}
+    more |= {"nodeSelector": dict(node_labels(intent))} if node_labels(intent) else {}
+    more |= spread_over_nodes(group_labels)
     return {
         "groupName": GROUP,
         "replicas": intent.pods.wanted,
@@ -113,6 +124,12 @@ def _volumes(intent: JobSpec) -> Object:
     return {"volumes": volumes} if volumes else {}
 
 
+def _placement(intent: JobSpec) -> Object:
+    """Of pods that do not train, such as the head: they need no GPU, and no instance with GPUs."""
+    labels = dict(intent.fields.node_labels)
+    return {**tolerations(intent, Size()), **({"nodeSelector": dict(labels)} if labels else {})}
+
+
 def _restarts(intent: JobSpec) -> Object:
     """The autoscaler replaces pods itself, and demands that nothing else restarts them."""
     return {"restartPolicy": "Never"} if intent.pods.is_automatic else {}
@@ -134,7 +151,7 @@ def render_rayjob(intent: JobSpec) -> list[Object]:
         {
             "apiVersion": "ray.io/v1",
             "kind": "RayJob",
-            "metadata": {**metadata(intent, intent.name), **elastic_annotations(intent)},
+            "metadata": job_metadata(intent),
             "spec": {
                 "entrypoint": shlex.join(intent.command),
                 "submissionMode": "K8sJobMode",
@@ -142,7 +159,7 @@ def render_rayjob(intent: JobSpec) -> list[Object]:
                 # A second submission of the same id only confuses: KubeRay retries with a new cluster.
                 "submitterConfig": {"backoffLimit": 0},
                 "preRunningDeadlineSeconds": limits.pending_s,
-                "activeDeadlineSeconds": limits.running_s,
+                **deadline(intent),
                 "shutdownAfterJobFinishes": True,
                 "ttlSecondsAfterFinished": limits.kept_s,
                 "submitterPodTemplate": _submitter(intent),
@@ -155,7 +172,7 @@ def render_rayjob(intent: JobSpec) -> list[Object]:
 def _submitter(intent: JobSpec) -> Object:
     """Custom submitter, because KubeRay's default does not pass Pod Security; KubeRay adds the command."""
     submitter = container(intent, "ray-job-submitter", _SUBMITTER)
-    return pod(intent, [submitter], {**_account(intent), "restartPolicy": "Never"})
+    return pod(intent, [submitter], {**_account(intent), "restartPolicy": "Never", **_placement(intent)})
 
 
 DASHBOARD_NODE_PORT = 30265

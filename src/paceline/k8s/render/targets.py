@@ -8,6 +8,7 @@ from paceline.core.go_yaml import parse_plain_scalar
 from paceline.k8s.render import companions, elastic, pytorch_jobs, ray, trainjob
 from paceline.k8s.render.pod import Object
 from paceline.k8s.spec.job import RESULTS, JobSpec, Profile, Rendezvous, Target, TorchrunSpec
+from paceline.k8s.spec.options import SECONDS_PER_DAY
 
 _RENDERERS: dict[Target, Callable[[JobSpec], list[Object]]] = {
     Target.RAYJOB: ray.render_rayjob,
@@ -65,9 +66,14 @@ _Plain.add_representer(str, _Plain.represent_str)
 
 def describe_manifest(intent: JobSpec, target: Target) -> list[str]:
     torch = intent.torch
+    notes = [] if target is Target.RAYCLUSTER else _deadline(intent)
     if torch is None:
-        return []
-    notes = [*_exceptions(intent, torch), *_of_kind(intent, torch, target)]
+        return notes
+    notes += [
+        *_exceptions(intent, torch),
+        *_of_kind(intent, torch, target),
+        *_of_program(intent, torch, target),
+    ]
     read_only = {volume.claim for volume in torch.volumes if volume.is_read_only}
     for claim in torch.claims:
         if claim.name in read_only:
@@ -87,6 +93,25 @@ def describe_manifest(intent: JobSpec, target: Target) -> list[str]:
         notes += elastic.describe_command(intent, target)
     elif intent.pods.least != intent.pods.most:
         notes.append("the number of workers is fixed at the start; the run ends if it changes")
+    return notes
+
+
+def _deadline(intent: JobSpec) -> list[str]:
+    """The default, which the user may not know."""
+    if intent.limits.running_s != SECONDS_PER_DAY:
+        return []
+    return ["the job is ended after 24 hours; change this with --running-s SECONDS, or --running-s none"]
+
+
+def _of_program(intent: JobSpec, torch: TorchrunSpec, target: Target) -> list[str]:
+    notes: list[str] = []
+    if not torch.results and intent.agents is None and not torch.volumes:
+        notes.append("what the program writes is lost with its pods; mount a claim with --checkpoint-volume")
+    if torch.is_raw and target is Target.HYPERPOD:
+        notes.append("HyperPod's operator controls its agent hyperpodrun: begin the command with it")
+    is_static = torch.rendezvous is Rendezvous.STATIC and target is not Target.HYPERPOD
+    if intent.rendezvous.max_restarts and is_static and intent.pods.most > 1:
+        notes.append("torchrun restarts the processes of one node only; with --rdzv c10d those of all nodes")
     return notes
 
 

@@ -7,13 +7,16 @@ an existing runtime, patched.
 from paceline.k8s.render.pod import (
     GRACE_S,
     Object,
+    deadline,
     job_metadata,
     labels,
     metadata,
     mounts,
     placement,
     pod_security,
+    rendezvous_id,
     require_torch,
+    restarts_of_processes,
     template,
     torchrun_container,
     torchrun_resources,
@@ -70,7 +73,7 @@ def render_trainjob(intent: JobSpec) -> list[Object]:
 
 def _job(intent: JobSpec) -> Object:
     torch = require_torch(intent)
-    spec: Object = {"runtimeRef": _runtime(intent), "activeDeadlineSeconds": intent.limits.running_s}
+    spec: Object = {"runtimeRef": _runtime(intent), **deadline(intent)}
     spec["trainer"] = {
         "image": intent.image,
         "numNodes": intent.pods.wanted,
@@ -100,17 +103,27 @@ def _runtime(intent: JobSpec) -> Object:
 
 def _torchrun_arguments(intent: JobSpec) -> list[Json]:
     """Ranks and sizes are in PET_* variables, which torchrun reads."""
-    argv: list[Json] = [f"--rdzv_id={intent.name}"]
-    if require_torch(intent).rendezvous is Rendezvous.C10D:
-        endpoint = "--rdzv_endpoint=$(PET_MASTER_ADDR):$(PET_MASTER_PORT)"
-        argv += ["--rdzv_backend=c10d", endpoint, f"--max_restarts={intent.limits.retries}"]
-    return [*argv, *intent.command]
+    torch = require_torch(intent)
+    if torch.is_raw:
+        return list(intent.command[1:])
+    flags = intent.rendezvous
+    argv = [f"--rdzv_id={rendezvous_id(intent)}"]
+    if torch.rendezvous is Rendezvous.C10D:
+        endpoint = flags.rdzv_endpoint or "$(PET_MASTER_ADDR):$(PET_MASTER_PORT)"
+        argv += ["--rdzv_backend=c10d", f"--rdzv_endpoint={endpoint}"]
+    argv += [] if flags.master_addr is None else [f"--master_addr={flags.master_addr}"]
+    argv += [] if flags.master_port is None else [f"--master_port={flags.master_port}"]
+    return [*argv, *restarts_of_processes(intent), *intent.command]
 
 
 def _patches(intent: JobSpec) -> Object:
     pod: Object = {"securityContext": pod_security(intent), **_pod(intent)}
     pod["terminationGracePeriodSeconds"] = GRACE_S
-    metadata: Object = {"labels": labels(intent), "annotations": {"sidecar.istio.io/inject": "false"}}
+    fields = intent.fields
+    metadata: Object = {
+        "labels": {**labels(intent), **dict(fields.labels)},
+        "annotations": {"sidecar.istio.io/inject": "false", **dict(fields.annotations)},
+    }
     template: Object = {"metadata": metadata, "spec": pod}
     node: Object = {"name": NODE, "template": {"spec": {"template": template}}}
     patch: Object = {"template": {"spec": {"replicatedJobs": [node]}}}

@@ -23,7 +23,7 @@ from paceline.plan.resolve import resolve
 
 # How many samples a task has is known where it runs. Epochs are checked as if there were plenty, so that
 # nothing is refused here which works there; the steps that follow from it are not written anywhere.
-_PLENTY = 1 << 30
+SAMPLES_ELSEWHERE = 1 << 30
 _OUTSIDE = ("origins", "run_dir", "save_dir")  # not part of a plan: they set the folder of results
 _OF_SCRIPTS = ("mode", "num_workers")
 _FIRST = ("launcher", "address", "task", "mode", "num_workers")  # the usual order of flags
@@ -41,7 +41,7 @@ def facts_in_pods(config: TrainConfig) -> Facts:
 def plan_of(config: TrainConfig, facts: Facts) -> Plan:
     if facts.world is not None:
         config = apply_world(config, facts.world)
-    return resolve(config, facts, count=lambda _: _PLENTY)
+    return resolve(config, facts, count=lambda _: SAMPLES_ELSEWHERE)
 
 
 def train_command(config: TrainConfig, facts: Facts) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from paceline.k8s.spec.job import (
     Pods,
     Target,
 )
+from paceline.k8s.spec.options import explicit_flags
 from paceline.k8s.spec.script import JobScript
 from paceline.k8s.spec.torchrun import (
     LEAST_MEMORY,
@@ -31,6 +32,7 @@ from paceline.k8s.spec.torchrun import (
     check_torchrun_options,
     path_flags,
     read_parts,
+    travelling_files,
     without_paths,
 )
 from paceline.plan.catalog import server_names
@@ -70,15 +72,15 @@ def build_elastic_spec(
     if problems:
         raise ManifestError(problems)
     spec = assemble_spec(
-        plan,
+        plan.run,
         options,
         read,
         Pods(wanted=nodes.most, least=nodes.least, most=nodes.most),
         command=_command(config, facts, read.results, options, travelling, script),
         procs=procs,
         program="paceline",
-        config=None if travelling is None else travelling.file,
-        script=script,
+        files=travelling_files(None if travelling is None else travelling.file, script),
+        script_sha256=None if script is None else script.sha256,
     )
     agents = AgentsSpec(
         coordinator=coordinator[0], coordinator_nodes=coordinator[1], agent=_agent(plan, procs)
@@ -119,8 +121,9 @@ def _refusals(options: JobOptions, target: Target) -> list[Problem]:
     if target is Target.HYPERPOD:
         message = "an elastic job needs pods that come and go, but HyperPod's operator restarts all of them"
         problems.append(Problem(message, "use the target pytorchjob, trainjob or job", "--elastic"))
-    for flag in options.torch.explicit_flags():
-        if flag in _NOT_ELASTIC:
+    rendezvous = list(explicit_flags(options.rendezvous))
+    for flag in (*explicit_flags(options.torch), *rendezvous):
+        if flag in (*_NOT_ELASTIC, *rendezvous):
             message = f"{flag} is an option of jobs that torchrun starts, but this job is elastic"
             problems.append(Problem(message, "leave it out, or leave --elastic out", flag))
     return problems

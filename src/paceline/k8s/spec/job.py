@@ -1,16 +1,16 @@
 """The description of a job: what a user asks for (`JobOptions`), and what runs on a cluster (`JobSpec`).
 
-An option is defined once, here: a field with its default, and in its metadata the help and the bounds of its
-flag. `cli/job_options.py` makes the flags of `job render` and `job submit` from them. A spec is the same for
-every target; a target decides only how to write it down.
+An option is defined once, here or in `options.py`: a field with its default, and in its metadata the help
+and the bounds of its flag. `cli/job_options.py` makes the flags of `job render` and `job submit` from them. A
+spec is the same for every target; a target decides only how to write it down.
 """
 
 from collections.abc import Sequence
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from paceline.k8s.kinds import HYPERPOD_JOB, JOB, PYTORCH_JOB, RAY_CLUSTER, RAY_JOB, TRAIN_JOB
+from paceline.k8s.spec.options import SECONDS_PER_DAY, Flag, PodOptions, RendezvousOptions
 
 RAY_VERSION = "2.60.0"  # of the image that docker/ray.Dockerfile builds
 
@@ -73,20 +73,6 @@ class Rendezvous(StrEnum):
 TRAINERS = ("2.3",)  # Kubeflow Trainer
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """The command line's side of an option."""
-
-    help: str  # {} in it is the pod whose size it is
-    metavar: str | None = None
-    choices: tuple[str, ...] = ()
-    between: tuple[int, int | None] | None = None  # of whole numbers: the smallest, and the largest or None
-    name: str | None = None  # if it differs from the field's name
-    shows_default: bool = False
-    may_be_unsaid: bool = False  # the command gets None if the flag was not given
-    is_range: bool = False  # a number, or MIN:MAX
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
     """Resource requests of one pod, which are also its limits."""
@@ -117,10 +103,16 @@ class Limits:
             )
         },
     )
-    running_s: int = field(
-        default=86_400,
+    running_s: int | None = field(  # None: the job may run forever
+        default=SECONDS_PER_DAY,
         metadata={
-            "flag": Flag("Maximum duration of the job in seconds.", between=(1, None), shows_default=True)
+            "flag": Flag(
+                "Maximum duration of the job in seconds, or none.",
+                "SECONDS|none",
+                between=(1, None),
+                shows_default=True,
+                may_be_none=True,
+            )
         },
     )
     kept_s: int = field(
@@ -147,6 +139,7 @@ class TorchrunOptions:
                 "N|MIN:MAX",
                 between=(1, 1000),
                 is_range=True,
+                also=("nnodes",),
             )
         },
     )
@@ -170,7 +163,14 @@ class TorchrunOptions:
     )
     procs_per_node: int | None = field(
         default=None,
-        metadata={"flag": Flag("Workers per pod. [default: one per GPU, or 1]", "N", between=(1, 256))},
+        metadata={
+            "flag": Flag(
+                "Processes per pod. [default: one per GPU, or 1]",
+                "N",
+                between=(1, 256),
+                also=("nproc_per_node",),
+            )
+        },
     )
     torchrun: str | None = field(
         default=None,
@@ -183,6 +183,7 @@ class TorchrunOptions:
                 "Rendezvous backend; c10d lets lost nodes rejoin.",
                 choices=tuple(Rendezvous),
                 shows_default=True,
+                also=("rdzv_backend",),
             )
         },
     )
@@ -270,18 +271,15 @@ class TorchrunOptions:
         default=False, metadata={"flag": Flag("Allow --retries without a checkpoint to resume from.")}
     )
 
-    def explicit_flags(self) -> list[str]:
-        """The flags whose value is not the default."""
-        given = [option for option in fields(self) if getattr(self, option.name) != option.default]
-        return [f"--{flag_name(field_).replace('_', '-')}" for field_ in given]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
     """The flags of `job render` that are not settings of the run, in the order of --help."""
 
     image: str = field(
-        metadata={"flag": Flag("Container image with paceline, and with Ray for Ray jobs.", "NAME:TAG")}
+        metadata={
+            "flag": Flag("Container image: with what the job starts, and Ray for Ray jobs.", "NAME:TAG")
+        }
     )
     namespace: str | None = None
     gpus_per_worker: int = field(
@@ -344,12 +342,8 @@ class JobOptions:
         },
     )
     torch: TorchrunOptions = field(default_factory=TorchrunOptions)
-
-
-def flag_name(option: Field[Any]) -> str:  # Any: options have many types
-    """The name of its click parameter: `volume` for the option `volumes`."""
-    flag: Flag = option.metadata["flag"]
-    return flag.name or option.name
+    rendezvous: RendezvousOptions = field(default_factory=RendezvousOptions)
+    pod: PodOptions = field(default_factory=PodOptions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -399,20 +393,48 @@ class ConfigFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Toleration:
+    """A taint that the pods tolerate."""
+
+    key: str
+    value: str | None = None  # None: any
+    effect: str | None = None  # None: each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodFields:
+    """What the user sets for all pods of a job, whatever its kind."""
+
+    tolerations: tuple[Toleration, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+    annotations: tuple[tuple[str, str], ...] = ()
+    env_from: tuple[tuple[str, str], ...] = ()  # field of the source, such as secretRef, and its name
+    ephemeral_storage: str | None = None
+    priority_class: str | None = None
+    runtime_class: str | None = None
+    scheduler: str | None = None
+    host_network: bool = False
+    node_labels: tuple[tuple[str, str], ...] = ()  # labels of eligible nodes
+    instance_type: str | None = None  # of the nodes of workers
+    variables: tuple[tuple[str, str], ...] = ()
+    queue: str | None = None  # of Kueue
+    queue_priority: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TorchrunSpec:
     """Spec of a torchrun job: one pod for each node."""
 
     options: TorchrunOptions  # as given by the user; values derived from them are below
     procs: int  # on each node
-    program: str  # torchrun, or its replacement
+    program: str  # torchrun, its replacement, or the program of a raw command
     rendezvous: Rendezvous = Rendezvous.STATIC
     results: str  # the folder that holds the run's
     volumes: tuple[Volume, ...] = ()
     claims: tuple[Claim, ...] = ()
-    variables: tuple[tuple[str, str], ...] = ()
-    node_labels: tuple[tuple[str, str], ...] = ()  # labels of eligible nodes
     service_account: str | None = None
     has_cache: bool = False  # a place for what is downloaded
+    is_raw: bool = False  # the job's command starts its processes itself, without torchrun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -456,6 +478,8 @@ class JobSpec:
     has_identity: bool = False  # Ray's pods get a service account that is created with them
     has_network_policy: bool = False  # of Ray's pods
     limits: Limits = field(default_factory=Limits)
+    rendezvous: RendezvousOptions = field(default_factory=RendezvousOptions)
+    fields: PodFields = field(default_factory=PodFields)
     ray_version: str = RAY_VERSION
     files: tuple[ConfigFile, ...] = ()  # in a ConfigMap, mounted into every pod at CONFIG
     script_sha256: str | None = None  # of the training script among them

@@ -7,7 +7,7 @@ for is refused here, before anything exists.
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from paceline.config.environment import Facts
 from paceline.config.train_config import TrainConfig
@@ -26,6 +26,8 @@ from paceline.k8s.spec.job import (
     Size,
     Volume,
 )
+from paceline.k8s.spec.options import explicit_flags
+from paceline.k8s.spec.pods import read_pod_fields
 from paceline.k8s.spec.readers import (
     check_names,
     find_inexpressible_settings,
@@ -34,6 +36,7 @@ from paceline.k8s.spec.readers import (
     read_range,
     read_secrets,
     read_volumes,
+    secret_of,
 )
 from paceline.k8s.spec.script import JobScript
 from paceline.k8s.spec.torchrun import check_identity, range_problem
@@ -42,12 +45,8 @@ from paceline.plan.decide import elastic_of
 from paceline.plan.plan import Device, Launcher, Placement, Plan, Transport
 
 _ALSO_FOR_RAY = (
-    "--nodes",
-    "--gpus-per-node",
-    "--volume",
-    "--create-volume",
-    "--rbac",
-    "--network-policy",
+    *("--nodes", "--gpus-per-node", "--volume", "--create-volume", "--env", "--hf-secret"),
+    *("--node-selector", "--instance-type", "--queue", "--priority", "--rbac", "--network-policy"),
 )
 _LEAST_MEMORY = 1 << 29  # Ray's own processes need about this much
 
@@ -59,37 +58,83 @@ def build_ray_spec(
     script: JobScript | None = None,
 ) -> JobSpec:
     """`earlier`: problems that were met while the settings were read."""
-    earlier = [*earlier, *_not_for_ray(options)]
+    earlier = [*earlier, *not_for_ray(options)]
     if earlier:
         raise ManifestError(earlier)
-    options = _by_nodes(options)
+    options = options_by_nodes(options)
     facts = facts_in_pods(config)
     elastic = None if elastic_of(config) is None else node_range(options)
     config = _on_ray(config, options, elastic)
     plan = plan_of(config, facts)
-    worker = replace(options.worker, gpus=options.gpus_per_worker)
+    worker = _worker(options)
     nodes = math.ceil(plan.num_workers / max(1, worker.gpus))
-    pods, problems = _pods(nodes, options) if elastic is None else _elastic_pods(elastic, options)
-    secrets, unread = read_secrets(options.secret_env)
+    pods, problems = ray_pods(nodes, options) if elastic is None else _elastic_pods(elastic, options)
+    problems += [*find_inexpressible_settings(config), *_check_room(plan, worker, nodes)]
+    spec = assemble_ray_spec(plan.run, _command(config, facts, script), options, pods, problems)
+    return replace(
+        spec,
+        elastic=elastic,
+        files=() if script is None else script.files,
+        script_sha256=None if script is None else script.sha256,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayTool:
+    """A command of Paceline that makes several runs on one cluster, such as a comparison."""
+
+    name: str  # of the job, unless the user names it
+    words: tuple[str, ...]
+    plans: tuple[Plan, ...]  # of its runs, one after the other
+
+
+def build_tool_spec(tool: RayTool, name: str | None, options: JobOptions) -> JobSpec:
+    """The cluster has room for the largest of the runs. Raises ManifestError with every problem."""
+    problems = not_for_ray(options)
+    nodes = options.torch.nodes
+    if problems:
+        raise ManifestError(problems)
+    if isinstance(nodes, NodeRange):
+        raise ManifestError([range_problem(nodes)])
+    options = options_by_nodes(options)
+    worker = _worker(options)
+    largest = max(plan.num_workers for plan in tool.plans)
+    count = nodes or math.ceil(largest / max(1, worker.gpus))
+    pods, problems = ray_pods(count, options)
+    # Runs that need the same are refused with the same words.
+    problems += dict.fromkeys(problem for plan in tool.plans for problem in _check_room(plan, worker, count))
+    return assemble_ray_spec(name or tool.name, tool.words, options, pods, problems)
+
+
+def assemble_ray_spec(
+    run: str, command: tuple[str, ...], options: JobOptions, pods: Pods, problems: Sequence[Problem]
+) -> JobSpec:
+    """Raises ManifestError with these problems and those of the options."""
+    hf_secret = [] if options.torch.hf_secret is None else [secret_of(options.torch.hf_secret)]
+    secrets, unread = read_secrets([*options.secret_env, *hf_secret])
     volumes, claims, odd = _volumes(options)
-    problems += [*unread, *check_names(plan.run, options, MAX_RAY_NAME_LENGTH), *_sizes(options)]
-    problems += [
+    fields, unreadable = read_pod_fields(options)
+    problems = [
+        *problems,
+        *unread,
+        *check_names(run, options, MAX_RAY_NAME_LENGTH),
+        *_sizes(options),
         *_ray_version(options),
         *check_identity(options),
-        *find_inexpressible_settings(config),
-        *_check_room(plan, worker, nodes),
+        *_queue(options, pods),
+        *unreadable,
         *odd,
     ]
     if problems:
         raise ManifestError(problems)
     return JobSpec(
-        name=plan.run,
+        name=run,
         image=options.image,
         pods=pods,
-        command=_command(config, facts, script),
+        command=command,
         namespace=options.namespace,
         head=options.head,
-        worker=worker,
+        worker=_worker(options),
         profile=Profile(options.profile),
         secrets=secrets,
         pull_secret=options.pull_secret,
@@ -97,13 +142,23 @@ def build_ray_spec(
         has_identity=options.torch.rbac,
         has_network_policy=options.torch.network_policy,
         limits=options.limits,
+        fields=fields,
         ray_version=options.ray_version,
         volumes=volumes,
         claims=claims,
-        elastic=elastic,
-        files=() if script is None else script.files,
-        script_sha256=None if script is None else script.sha256,
     )
+
+
+def _worker(options: JobOptions) -> Size:
+    return replace(options.worker, gpus=options.gpus_per_worker)
+
+
+def _queue(options: JobOptions, pods: Pods) -> list[Problem]:
+    """Kueue admits a job of a fixed size."""
+    if options.torch.queue is None or not pods.is_automatic:
+        return []
+    message = "queue is set, but Kueue does not admit a cluster that Ray's autoscaler changes"
+    return [Problem(message, "leave --autoscale out", "--queue")]
 
 
 def _command(config: TrainConfig, facts: Facts, script: JobScript | None) -> tuple[str, ...]:
@@ -129,13 +184,15 @@ def _on_ray(config: TrainConfig, options: JobOptions, elastic: NodeRange | None)
     return config
 
 
-def _by_nodes(options: JobOptions) -> JobOptions:
+def options_by_nodes(options: JobOptions) -> JobOptions:
     """A node of other kinds of job is a worker pod of Ray's."""
     return replace(options, gpus_per_worker=options.gpus_per_worker or options.torch.gpus_per_node)
 
 
-def _not_for_ray(options: JobOptions) -> list[Problem]:
-    flags = [flag for flag in options.torch.explicit_flags() if flag not in _ALSO_FOR_RAY]
+def not_for_ray(options: JobOptions) -> list[Problem]:
+    """Problems of options that only torchrun jobs have."""
+    flags = [flag for flag in explicit_flags(options.torch) if flag not in _ALSO_FOR_RAY]
+    flags += explicit_flags(options.rendezvous)
     hint = "leave it out, or choose the target pytorchjob, trainjob, job or hyperpod"
     return [Problem(f"{flag} is an option of torchrun jobs, not of Ray jobs", hint, flag) for flag in flags]
 
@@ -147,7 +204,7 @@ def _volumes(options: JobOptions) -> tuple[tuple[Volume, ...], tuple[Claim, ...]
     return volumes, claims, [*problems, *more, *find_mount_conflicts(volumes)]
 
 
-def _pods(count: int, options: JobOptions) -> tuple[Pods, list[Problem]]:
+def ray_pods(count: int, options: JobOptions) -> tuple[Pods, list[Problem]]:
     fixed = Pods(wanted=count, least=count, most=count)
     flags = [(f, t) for f, t in (("autoscale", options.autoscale), ("resizable", options.resizable)) if t]
     if not flags:

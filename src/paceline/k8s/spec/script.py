@@ -26,6 +26,7 @@ class JobScript:
     path: str  # in the pods
     arguments: tuple[str, ...]
     files: tuple[ConfigFile, ...] = ()  # the script first; empty: the image has it
+    imports_paceline: bool = False  # as far as its text is known here
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -70,6 +71,7 @@ def read_script(folder: Path, script: Path, arguments: Sequence[str]) -> JobScri
         path=f"{CONFIG}/{sources.script}",
         arguments=tuple(arguments),
         files=tuple(ConfigFile(name=name, text=text) for name, text in sources.texts.items()),
+        imports_paceline=sources.imports("paceline"),
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from paceline.config.environment import Facts, World
 from paceline.config.train_config import TrainConfig
 from paceline.core.errors import ManifestError, Problem
-from paceline.k8s.objects import DNS_LABEL, DNS_SUBDOMAIN, INSTANCE_TYPE, LABEL_VALUE, read_quantity
+from paceline.k8s.objects import DNS_SUBDOMAIN, read_quantity
 from paceline.k8s.spec.command import facts_in_pods, flags_of, plan_of, worker_command
 from paceline.k8s.spec.job import (
     CONFIG,
@@ -21,6 +21,7 @@ from paceline.k8s.spec.job import (
     JobOptions,
     JobSpec,
     NodeRange,
+    PodFields,
     Pods,
     Profile,
     Rendezvous,
@@ -29,16 +30,16 @@ from paceline.k8s.spec.job import (
     TorchrunSpec,
     Volume,
 )
+from paceline.k8s.spec.options import explicit_flags
+from paceline.k8s.spec.pods import read_pod_fields
 from paceline.k8s.spec.readers import (
     check_names,
     find_inexpressible_settings,
     find_mount_conflicts,
     find_reserved,
     read_claims,
-    read_labels,
     read_range,
     read_secrets,
-    read_variables,
     read_volumes,
     secret_of,
 )
@@ -47,17 +48,46 @@ from paceline.plan.plan import Device, Launcher, Plan
 
 LEAST_MEMORY = 1 << 29  # torch alone needs about this much
 _PROGRAM = re.compile(r"[A-Za-z0-9._/-]+")
+_RDZV_ID = re.compile(r"[A-Za-z0-9._-]+")
+_HOST = re.compile(r"[A-Za-z0-9.$()_:-]*[A-Za-z0-9)]")  # also $(VARIABLE), which the kubelet expands
+_ENDPOINT = re.compile(r"[A-Za-z0-9.$()_-]+(:[0-9]{1,5})?")
 _RUNTIME = re.compile(r"((Cluster)?TrainingRuntime/)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 
 def check_torchrun_options(plan: Plan, options: JobOptions, target: Target, procs: int) -> list[Problem]:
-    problems = [
-        *_ray_only_options(options),
-        *_check_room(plan, options, procs),
-        *_check_names(options),
-        *_restarts(plan, options),
-    ]
-    return [*problems, *_claims(options, target), *_trainer(options, target), *_hyperpod(options, target)]
+    return [*_check_room(plan, options, procs), *_restarts(plan, options), *check_pods(options, target)]
+
+
+def check_pods(options: JobOptions, target: Target) -> list[Problem]:
+    """Problems of the pods alone, whatever runs in them."""
+    problems = [*_ray_only_options(options), *_check_memory(options), *_check_names(options)]
+    problems += [*_claims(options, target), *_trainer(options, target), *_hyperpod(options, target)]
+    return [*problems, *_rendezvous_problems(options, target)]
+
+
+def _rendezvous_problems(options: JobOptions, target: Target) -> list[Problem]:
+    """Flags that torchrun, or its replacement, would ignore."""
+    backend = _rendezvous(options)
+    ignored = ("--master-addr", "--master-port") if backend is Rendezvous.C10D else ("--rdzv-endpoint",)
+    hint = "write --rdzv-endpoint HOST:PORT" if backend is Rendezvous.C10D else "write --master-addr HOST"
+    problems: list[Problem] = []
+    for flag in explicit_flags(options.rendezvous):
+        if target is Target.HYPERPOD and flag != "--max-restarts":
+            message = f"{flag} is set, but HyperPod's agent controls the rendezvous"
+            problems.append(Problem(message, "leave it out", flag))
+        elif flag in ignored:
+            message = f"{flag} is set, but it is not used by the rendezvous backend {backend}"
+            problems.append(Problem(message, f"{hint}, or choose another --rdzv", flag))
+    for name, pattern, example in (
+        ("rdzv_id", _RDZV_ID, "my-job"),
+        ("rdzv_endpoint", _ENDPOINT, "node-0.example.com:29400"),
+        ("master_addr", _HOST, "node-0.example.com"),
+    ):
+        value = getattr(options.rendezvous, name)
+        if value is not None and not pattern.fullmatch(value):
+            flag = f"--{name.replace('_', '-')}"
+            problems.append(Problem(f"{name} is {value!r}", f"write {flag} {example}, for example", flag))
+    return problems
 
 
 def _claims(options: JobOptions, target: Target) -> list[Problem]:
@@ -101,6 +131,13 @@ def _check_room(plan: Plan, options: JobOptions, procs: int) -> list[Problem]:
         )
         hint = f"write --worker-cpus {procs * plan.threads_per_worker}"
         problems.append(Problem(message, hint, "--worker-cpus"))
+    return problems
+
+
+def _check_memory(options: JobOptions) -> list[Problem]:
+    torch = options.torch
+    size = options.worker
+    problems: list[Problem] = []
     memory = read_quantity(size.memory)
     shm = read_quantity(torch.shm)
     if memory is None or memory < LEAST_MEMORY:
@@ -118,9 +155,6 @@ def _check_names(options: JobOptions) -> list[Problem]:
     rules = (
         ("torchrun", torch.torchrun, _PROGRAM, "/opt/conda/bin/torchrun"),
         ("service_account", torch.service_account, DNS_SUBDOMAIN, "trainer"),
-        ("queue", torch.queue, DNS_LABEL, "gpu-queue"),
-        ("priority", torch.priority, DNS_SUBDOMAIN, "training-priority"),
-        ("instance_type", torch.instance_type, LABEL_VALUE, "p5.48xlarge"),
         ("runtime", torch.runtime, _RUNTIME, "torch-distributed"),
     )
     problems: list[Problem] = []
@@ -156,6 +190,11 @@ def _restarts(plan: Plan, options: JobOptions) -> list[Problem]:
     return []
 
 
+# Fields that a TrainJob's patches of its runtime have.
+_IN_PATCHES = ("--toleration", "--label", "--annotation", "--ephemeral-storage")
+_IN_RUNTIME = "set it in the runtime, or leave --runtime out"
+
+
 def _trainer(options: JobOptions, target: Target) -> list[Problem]:
     torch = options.torch
     problems: list[Problem] = []
@@ -163,9 +202,19 @@ def _trainer(options: JobOptions, target: Target) -> list[Problem]:
         message = f"trainer is {torch.trainer!r}, but it must be one of {', '.join(TRAINERS)}"
         problems.append(Problem(message, "write --trainer 2.3, for example", "--trainer"))
     if target is not Target.TRAINJOB:
-        flags = [flag for flag in torch.explicit_flags() if flag in ("--trainer", "--runtime")]
+        flags = [flag for flag in explicit_flags(torch) if flag in ("--trainer", "--runtime")]
         return problems + [
             Problem(f"{flag} is an option of trainjob", "leave it out", flag) for flag in flags
+        ]
+    if torch.runtime is not None:
+        problems += [
+            Problem(
+                f"{flag} is set, but a TrainJob cannot set it in the pods of an existing runtime",
+                _IN_RUNTIME,
+                flag,
+            )
+            for flag in explicit_flags(options.pod)
+            if flag not in _IN_PATCHES
         ]
     if torch.elastic_nodes is not None:
         message = "elastic_nodes is set, but a TrainJob has a fixed number of nodes"
@@ -181,7 +230,7 @@ def _hyperpod(options: JobOptions, target: Target) -> list[Problem]:
         )
     problems: list[Problem] = []
     for flag in ("--rdzv", "--elastic-nodes"):
-        if flag in torch.explicit_flags():
+        if flag in explicit_flags(torch):
             message = f"{flag} is set, but HyperPod's agent controls the rendezvous"
             problems.append(Problem(message, "leave it out", flag))
     if torch.network_policy:
@@ -215,7 +264,7 @@ def build_torchrun_spec(
 ) -> JobSpec:
     torch = options.torch
     procs = torch.procs_per_node or max(1, torch.gpus_per_node)
-    pods, problems = _pods(options)
+    pods, problems = torchrun_pods(options)
     config, more = _sized(config, pods.wanted * procs)
     facts = _facts(config, pods.wanted, procs, options)
     plan = plan_of(config, facts)
@@ -227,20 +276,20 @@ def build_torchrun_spec(
     if problems:
         raise ManifestError(problems)
     return assemble_spec(
-        plan,
+        plan.run,
         options,
         read,
         pods,
         command=_command(config, facts, read.results, options, travelling, script),
         procs=procs,
-        program=_program(options, target),
-        config=None if travelling is None else travelling.file,
-        script=script,
+        program=torchrun_program(options, target),
+        files=travelling_files(None if travelling is None else travelling.file, script),
+        script_sha256=None if script is None else script.sha256,
     )
 
 
 def assemble_spec(
-    plan: Plan,
+    run: str,
     options: JobOptions,
     read: "OptionParts",
     pods: Pods,
@@ -248,9 +297,11 @@ def assemble_spec(
     command: tuple[str, ...],
     procs: int,
     program: str,
-    config: ConfigFile | None,
-    script: JobScript | None,
+    files: tuple[ConfigFile, ...],
+    script_sha256: str | None,
+    is_raw: bool = False,
 ) -> JobSpec:
+    """`run`: the name of the job. `is_raw`: `command` is the whole command, without torchrun."""
     torch = options.torch
     spec = TorchrunSpec(
         options=torch,
@@ -260,13 +311,12 @@ def assemble_spec(
         results=read.results,
         volumes=read.volumes,
         claims=read.claims,
-        variables=read.variables,
-        node_labels=read.node_labels,
-        service_account=plan.run if torch.rbac else torch.service_account,
+        service_account=run if torch.rbac else torch.service_account,
         has_cache=torch.hf_secret is not None,
+        is_raw=is_raw,
     )
     return JobSpec(
-        name=plan.run,
+        name=run,
         image=options.image,
         pods=pods,
         command=command,
@@ -277,9 +327,11 @@ def assemble_spec(
         secrets=read.secrets,
         pull_secret=options.pull_secret,
         limits=options.limits,
+        rendezvous=options.rendezvous,
+        fields=read.fields,
         torch=spec,
-        files=travelling_files(config, script),
-        script_sha256=None if script is None else script.sha256,
+        files=files,
+        script_sha256=script_sha256,
     )
 
 
@@ -294,8 +346,7 @@ class OptionParts:
 
     volumes: tuple[Volume, ...]
     claims: tuple[Claim, ...]
-    variables: tuple[tuple[str, str], ...]
-    node_labels: tuple[tuple[str, str], ...]
+    fields: PodFields
     secrets: tuple[SecretVariable, ...]
     results: str  # the folder that holds the run's
 
@@ -311,17 +362,14 @@ def read_parts(
     more_volumes, unread = read_volumes(torch.volumes, "--volume")
     volumes = (*checkpoints, *more_volumes)
     claims, unknown = read_claims(torch.create_volumes, volumes, nodes)
-    variables, odd = read_variables(torch.env)
-    labels, strange = read_labels(torch.node_selector, "--node-selector")
+    pod_fields, odd = read_pod_fields(options)
     hf_secret = [secret_of(torch.hf_secret)] if torch.hf_secret else []
     secrets, unreadable = read_secrets([*options.secret_env, *hf_secret])
     results, elsewhere = _results(config, checkpoints[0] if checkpoints else None)
-    if torch.instance_type is not None:
-        labels = (*labels, (INSTANCE_TYPE, torch.instance_type))
     if checkpoints and checkpoints[0].is_read_only:
         hint = "leave :ro out"
         problems = [*problems, Problem("checkpoint_volume cannot be read-only", hint, "--checkpoint-volume")]
-    problems = [*problems, *unread, *unknown, *odd, *strange, *unreadable, *find_mount_conflicts(volumes)]
+    problems = [*problems, *unread, *unknown, *odd, *unreadable, *find_mount_conflicts(volumes)]
     problems += [
         *check_names(run, options, MAX_NAME_LENGTH),
         *find_inexpressible_settings(config),
@@ -331,15 +379,14 @@ def read_parts(
     parts = OptionParts(
         volumes=volumes,
         claims=claims,
-        variables=variables,
-        node_labels=labels,
+        fields=pod_fields,
         secrets=secrets,
         results=results,
     )
     return parts, problems
 
 
-def _program(options: JobOptions, target: Target) -> str:
+def torchrun_program(options: JobOptions, target: Target) -> str:
     default = "hyperpodrun" if target is Target.HYPERPOD else "/opt/conda/bin/torchrun"
     return options.torch.torchrun or default
 
@@ -348,7 +395,7 @@ def _rendezvous(options: JobOptions) -> Rendezvous:
     return Rendezvous.C10D if options.torch.elastic_nodes else Rendezvous(options.torch.rdzv)
 
 
-def _pods(options: JobOptions) -> tuple[Pods, list[Problem]]:
+def torchrun_pods(options: JobOptions) -> tuple[Pods, list[Problem]]:
     nodes = options.torch.nodes or 1
     if isinstance(nodes, NodeRange):
         return Pods(wanted=nodes.most, least=nodes.most, most=nodes.most), [range_problem(nodes)]
