@@ -18,6 +18,9 @@ OLD_VERSION_DAYS="${OLD_VERSION_DAYS:-30}"
 KEEP_IMAGES="${KEEP_IMAGES:-50}"
 TAG_MUTABILITY="${TAG_MUTABILITY:-MUTABLE}"
 WEBHOOK="${WEBHOOK:-no}"
+PULL_REQUESTS="${PULL_REQUESTS:-no}"
+ALERTS="${ALERTS:-yes}"
+ALERT_EMAIL="${ALERT_EMAIL:-}"
 NIGHTLY="${NIGHTLY:-yes}"
 NIGHTLY_SCHEDULE="${NIGHTLY_SCHEDULE:-cron(0 3 * * ? *)}"
 DELETE_DATA="${DELETE_DATA:-no}"
@@ -39,6 +42,10 @@ Each flag is also a variable; the flag wins. Credentials and region are those of
   --keep-images N         besides releases, latest and what is deployed        KEEP_IMAGES       [$KEEP_IMAGES]
   --tag-mutability M      MUTABLE or IMMUTABLE (without latest)                TAG_MUTABILITY    [$TAG_MUTABILITY]
   --webhook, --no-webhook build on every push; CodeBuild must know GitHub      WEBHOOK           [$WEBHOOK]
+  --pull-requests, --no-pull-requests
+                          build pull requests, without a push                  PULL_REQUESTS     [$PULL_REQUESTS]
+  --alerts, --no-alerts   tell an SNS topic of failed builds                   ALERTS            [$ALERTS]
+  --alert-email ADDRESS   that is told of them too, once it is confirmed       ALERT_EMAIL       [$ALERT_EMAIL]
   --nightly, --no-nightly build every night                                    NIGHTLY           [$NIGHTLY]
   --nightly-schedule S    in UTC, as EventBridge writes it                     NIGHTLY_SCHEDULE  [$NIGHTLY_SCHEDULE]
   --tag KEY=VALUE         one more tag on everything; may be repeated
@@ -66,6 +73,11 @@ while [[ $# -gt 0 ]]; do
     --tag-mutability) value_of "$1" $#; TAG_MUTABILITY="$2"; shift 2 ;;
     --webhook) WEBHOOK=yes; shift ;;
     --no-webhook) WEBHOOK=no; shift ;;
+    --pull-requests) PULL_REQUESTS=yes; shift ;;
+    --no-pull-requests) PULL_REQUESTS=no; shift ;;
+    --alerts) ALERTS=yes; shift ;;
+    --no-alerts) ALERTS=no; shift ;;
+    --alert-email) value_of "$1" $#; ALERT_EMAIL="$2"; shift 2 ;;
     --nightly) NIGHTLY=yes; shift ;;
     --no-nightly) NIGHTLY=no; shift ;;
     --nightly-schedule) value_of "$1" $#; NIGHTLY_SCHEDULE="$2"; shift 2 ;;
@@ -91,6 +103,9 @@ check_choices() {
   between --keep-images "$KEEP_IMAGES" 1 1000
   matches --tag-mutability "$TAG_MUTABILITY" 'MUTABLE|IMMUTABLE' "MUTABLE or IMMUTABLE"
   matches WEBHOOK "$WEBHOOK" 'yes|no' "yes or no"
+  matches PULL_REQUESTS "$PULL_REQUESTS" 'yes|no' "yes or no"
+  matches ALERTS "$ALERTS" 'yes|no' "yes or no"
+  matches --alert-email "$ALERT_EMAIL" '|[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,}' "an e-mail address, or empty"
   matches NIGHTLY "$NIGHTLY" 'yes|no' "yes or no"
   matches --nightly-schedule "$NIGHTLY_SCHEDULE" '(cron|rate)\([A-Za-z0-9 ,*?/#-]+\)' "cron(...) or rate(...) as EventBridge writes it"
   local tag
@@ -121,10 +136,11 @@ tag_map() {
   printf '}'
 }
 
+# make_logs PROJECT
 make_logs() {
-  local group="/aws/codebuild/$NAME"
+  local group="/aws/codebuild/$1"
   say "== log group $group"
-  if ! logs_there; then aws logs create-log-group --log-group-name "$group" --tags "$(tag_map)"; fi
+  if ! logs_there "$1"; then aws logs create-log-group --log-group-name "$group" --tags "$(tag_map)"; fi
   aws logs put-retention-policy --log-group-name "$group" --retention-in-days "$LOG_DAYS"
   aws logs tag-resource --resource-arn "arn:$PARTITION:logs:$REGION:$ACCOUNT:log-group:$group" --tags "$(tag_map)"
 }
@@ -278,11 +294,30 @@ project_description() {
 EOF
 }
 
+pull_request_description() {
+  cat <<EOF
+{"name": "$NAME-pr", "description": "Builds and tests images of pull requests, and pushes none",
+ "serviceRole": "arn:$PARTITION:iam::$ACCOUNT:role/$PR_ROLE", "sourceVersion": "$SOURCE_BRANCH",
+ "timeoutInMinutes": $TIMEOUT_MINUTES, "queuedTimeoutInMinutes": 480,
+ "source": {"type": "GITHUB", "location": "$SOURCE_URL", "buildspec": "infra/buildspec.yml", "gitCloneDepth": 1,
+            "reportBuildStatus": true},
+ "environment": {"type": "LINUX_CONTAINER", "image": "aws/codebuild/standard:7.0", "computeType": "$COMPUTE_TYPE",
+                 "privilegedMode": true, "imagePullCredentialsType": "CODEBUILD", "environmentVariables": [
+                   {"name": "IMAGE_DIR", "type": "PLAINTEXT", "value": "$IMAGE_DIR"},
+                   {"name": "PUSH", "type": "PLAINTEXT", "value": "no"}]},
+ "artifacts": {"type": "NO_ARTIFACTS"},
+ "cache": {"type": "NO_CACHE"},
+ "logsConfig": {"cloudWatchLogs": {"status": "ENABLED", "groupName": "/aws/codebuild/$NAME-pr"}},
+ "tags": $(tags key value)}
+EOF
+}
+
+# make_project PROJECT DESCRIPTION
 make_project() {
-  say "== project $NAME"
+  say "== project $1"
   local verb=create-project tries=12
-  if project_there; then verb=update-project; fi
-  project_description >"$WORK/project.json"
+  if project_there "$1"; then verb=update-project; fi
+  printf '%s\n' "$2" >"$WORK/project.json"
   # A role that was just made is not known everywhere at once: CodeBuild then says that it may not take it.
   until aws codebuild "$verb" --cli-input-json "file://$WORK/project.json" >/dev/null 2>"$WORK/refused"; do
     tries=$((tries - 1))
@@ -297,16 +332,96 @@ make_webhook() {
   local filters='[[{"type": "EVENT", "pattern": "PUSH"}, {"type": "HEAD_REF", "pattern": "^refs/heads/'"$SOURCE_BRANCH"'$"}],
     [{"type": "EVENT", "pattern": "PUSH"}, {"type": "HEAD_REF", "pattern": "^refs/tags/v[0-9]"}]]'
   if [[ "$WEBHOOK" == no ]]; then
-    if webhook_there; then aws codebuild delete-webhook --project-name "$NAME"; fi
+    if webhook_there "$NAME"; then aws codebuild delete-webhook --project-name "$NAME"; fi
     return 0
   fi
   say "== webhook"
   # Pushes only: a pull request of a stranger would run its own commands with this project's role.
-  if webhook_there; then
-    aws codebuild update-webhook --project-name "$NAME" --filter-groups "$filters" >/dev/null
-  else
-    aws codebuild create-webhook --project-name "$NAME" --filter-groups "$filters" >/dev/null ||
-      fail "GitHub could not be told" "give CodeBuild access to it first: https://docs.aws.amazon.com/codebuild/latest/userguide/access-tokens.html"
+  set_webhook "$NAME" --filter-groups "$filters"
+}
+
+# set_webhook PROJECT FLAGS...
+set_webhook() {
+  local project="$1" verb=create
+  shift
+  if webhook_there "$project"; then verb=update; fi
+  aws codebuild "$verb-webhook" --project-name "$project" "$@" >/dev/null ||
+    fail "GitHub could not be told" "give CodeBuild access to it first: https://docs.aws.amazon.com/codebuild/latest/userguide/access-tokens.html"
+}
+
+# A pull request can change every command of a build, so that its role must not be able to push, nor to write what a later
+# build reads: no image, no cache, no artifact.
+pull_request_policy() {
+  cat <<EOF
+{"Version": "2012-10-17", "Statement": [
+  {"Sid": "Logs", "Effect": "Allow", "Action": ["logs:CreateLogStream", "logs:PutLogEvents"],
+   "Resource": ["arn:$PARTITION:logs:$REGION:$ACCOUNT:log-group:/aws/codebuild/$NAME-pr:*"]},
+  {"Sid": "Token", "Effect": "Allow", "Action": ["ecr:GetAuthorizationToken"], "Resource": ["*"]},
+  {"Sid": "Bases", "Effect": "Allow", "Action": [
+     "ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"],
+   "Resource": [$(base_repositories)]},
+  {"Sid": "Reports", "Effect": "Allow", "Action": [
+     "codebuild:BatchPutTestCases", "codebuild:CreateReport", "codebuild:CreateReportGroup", "codebuild:UpdateReport"],
+   "Resource": ["arn:$PARTITION:codebuild:$REGION:$ACCOUNT:report-group/$NAME-pr-image-tests"]}
+]}
+EOF
+}
+
+make_pull_requests() {
+  if [[ "$PULL_REQUESTS" == no ]]; then
+    delete_pull_requests
+    return 0
+  fi
+  make_logs "$NAME-pr"
+  make_role "$PR_ROLE" "$(trust codebuild.amazonaws.com "arn:$PARTITION:codebuild:$REGION:$ACCOUNT:project/$NAME-pr")" pr "$(pull_request_policy)"
+  make_project "$NAME-pr" "$(pull_request_description)"
+  say "== webhook of pull requests"
+  # Of a fork, a build starts only after somebody with one of these roles has commented /codebuild_run(COMMIT).
+  set_webhook "$NAME-pr" \
+    --filter-groups '[[{"type": "EVENT", "pattern": "PULL_REQUEST_CREATED, PULL_REQUEST_UPDATED, PULL_REQUEST_REOPENED"},
+      {"type": "BASE_REF", "pattern": "^refs/heads/'"$SOURCE_BRANCH"'$"}]]' \
+    --pull-request-build-policy '{"requiresCommentApproval": "FORK_PULL_REQUESTS",
+      "approverRoles": ["GITHUB_ADMIN", "GITHUB_MAINTAIN", "GITHUB_WRITE"]}'
+}
+
+# Whom a failed build is told to. Pull requests have their status on GitHub.
+make_alerts() {
+  if [[ "$ALERTS" == no ]]; then
+    delete_alerts
+    return 0
+  fi
+  local rule="$NAME-failed-builds"
+  say "== topic $rule"
+  aws sns create-topic --name "$rule" --tags "$(tags Key Value)" >/dev/null
+  # No condition: EventBridge sends none of the keys that it could ask for, and every message would be dropped.
+  aws sns set-topic-attributes --topic-arn "$TOPIC_ARN" --attribute-name Policy --attribute-value \
+    '{"Version": "2012-10-17", "Statement": [{"Sid": "Rules", "Effect": "Allow",
+      "Principal": {"Service": "events.amazonaws.com"}, "Action": "sns:Publish", "Resource": "'"$TOPIC_ARN"'"}]}'
+  set_alert_email
+  say "== rule $rule"
+  aws events put-rule --name "$rule" --description "Tells of failed builds of $NAME" --state ENABLED --event-pattern \
+    '{"source": ["aws.codebuild"], "detail-type": ["CodeBuild Build State Change"],
+      "detail": {"build-status": ["FAILED", "FAULT", "TIMED_OUT"], "project-name": ["'"$NAME"'"]}}' >/dev/null
+  aws events tag-resource --resource-arn "arn:$PARTITION:events:$REGION:$ACCOUNT:rule/$rule" --tags "$(tags Key Value)"
+  aws events put-targets --rule "$rule" --targets '[{"Id": "topic", "Arn": "'"$TOPIC_ARN"'", "InputTransformer": {
+    "InputPathsMap": {"log": "$.detail.additional-information.logs.deep-link", "project": "$.detail.project-name",
+                      "status": "$.detail.build-status"},
+    "InputTemplate": "\"The build of <project> ended with <status>. Its log: <log>\""}}]' >/dev/null
+}
+
+# set_alert_email: the address, and no other. One that was never confirmed goes by itself after three days.
+set_alert_email() {
+  local arn endpoint known=no
+  while read -r arn endpoint; do
+    if [[ -n "$ALERT_EMAIL" && "$endpoint" == "$ALERT_EMAIL" ]]; then
+      known=yes
+    elif [[ "$arn" == arn:* ]]; then
+      aws sns unsubscribe --subscription-arn "$arn"
+    fi
+  done <<<"$(aws sns list-subscriptions-by-topic --topic-arn "$TOPIC_ARN" --output text \
+    --query "Subscriptions[?Protocol=='email'].[SubscriptionArn, Endpoint]")"
+  if [[ -n "$ALERT_EMAIL" && "$known" == no ]]; then
+    aws sns subscribe --topic-arn "$TOPIC_ARN" --protocol email --notification-endpoint "$ALERT_EMAIL" >/dev/null
   fi
 }
 
@@ -327,13 +442,14 @@ make_nightly() {
 }
 
 logs_there() {
-  there aws logs describe-log-groups --log-group-name-prefix "/aws/codebuild/$NAME" \
-    --query "logGroups[?logGroupName=='/aws/codebuild/$NAME'].logGroupName" --output text
+  there aws logs describe-log-groups --log-group-name-prefix "/aws/codebuild/$1" \
+    --query "logGroups[?logGroupName=='/aws/codebuild/$1'].logGroupName" --output text
 }
 role_there() { there aws iam get-role --role-name "$1" --output json; }
-project_there() { there aws codebuild batch-get-projects --names "$NAME" --query 'projects[0].name' --output text; }
-webhook_there() { there aws codebuild batch-get-projects --names "$NAME" --query 'projects[0].webhook.url' --output text; }
-rule_there() { there aws events describe-rule --name "$NAME-nightly" --output json; }
+project_there() { there aws codebuild batch-get-projects --names "$1" --query 'projects[0].name' --output text; }
+webhook_there() { there aws codebuild batch-get-projects --names "$1" --query 'projects[0].webhook.url' --output text; }
+rule_there() { there aws events describe-rule --name "$1" --output json; }
+topic_there() { there aws sns get-topic-attributes --topic-arn "$TOPIC_ARN" --output json; }
 
 # is_ours WHAT COMMAND...: fails unless the tag Project, which the command asks for, says that this made it. What somebody
 # else has under the same name is neither changed nor deleted. These are tagged in the moment they are made.
@@ -346,15 +462,22 @@ is_ours() {
 }
 # nothing_of_others: before anything is made, changed or deleted.
 nothing_of_others() {
-  local role
+  local role project
   if images_there; then
     is_ours "repository $NAME" aws ecr list-tags-for-resource \
       --resource-arn "arn:$PARTITION:ecr:$REGION:$ACCOUNT:repository/$NAME" --query "tags[?Key=='Project'].Value"
   fi
-  if project_there; then
-    is_ours "project $NAME" aws codebuild batch-get-projects --names "$NAME" --query "projects[0].tags[?key=='Project'].value"
+  for project in "$NAME" "$NAME-pr"; do
+    if project_there "$project"; then
+      is_ours "project $project" aws codebuild batch-get-projects --names "$project" \
+        --query "projects[0].tags[?key=='Project'].value"
+    fi
+  done
+  if topic_there; then
+    is_ours "topic $NAME-failed-builds" aws sns list-tags-for-resource --resource-arn "$TOPIC_ARN" \
+      --query "Tags[?Key=='Project'].Value"
   fi
-  for role in "$BUILD_ROLE" "$NIGHTLY_ROLE"; do
+  for role in "$BUILD_ROLE" "$NIGHTLY_ROLE" "$PR_ROLE"; do
     if role_there "$role"; then
       is_ours "role $role" aws iam list-role-tags --role-name "$role" --query "Tags[?Key=='Project'].Value"
     fi
@@ -371,22 +494,54 @@ delete_role() {
 }
 
 delete_nightly() {
-  if rule_there; then
-    say "== deleting rule $NAME-nightly"
-    aws events remove-targets --rule "$NAME-nightly" --ids build >/dev/null
-    aws events delete-rule --name "$NAME-nightly"
-  fi
+  delete_rule "$NAME-nightly" build
   delete_role "$NIGHTLY_ROLE" nightly
 }
 
+# delete_rule RULE TARGET
+delete_rule() {
+  if ! rule_there "$1"; then return 0; fi
+  say "== deleting rule $1"
+  aws events remove-targets --rule "$1" --ids "$2" >/dev/null
+  aws events delete-rule --name "$1"
+}
+
+delete_alerts() {
+  delete_rule "$NAME-failed-builds" topic
+  if ! topic_there; then return 0; fi
+  say "== deleting topic $NAME-failed-builds"
+  aws sns delete-topic --topic-arn "$TOPIC_ARN"
+}
+
+delete_pull_requests() {
+  delete_project "$NAME-pr"
+  delete_role "$PR_ROLE" pr
+  delete_logs "$NAME-pr"
+}
+
+delete_project() {
+  if ! project_there "$1"; then return 0; fi
+  if webhook_there "$1"; then aws codebuild delete-webhook --project-name "$1"; fi
+  say "== deleting project $1"
+  aws codebuild delete-project --name "$1"
+}
+
+delete_logs() {
+  if ! logs_there "$1"; then return 0; fi
+  say "== deleting log group /aws/codebuild/$1"
+  aws logs delete-log-group --log-group-name "/aws/codebuild/$1"
+}
+
 create() {
-  make_logs
+  make_logs "$NAME"
   make_bucket
   make_repository
   BUILD_ROLE_ARN="arn:$PARTITION:iam::$ACCOUNT:role/$BUILD_ROLE"
   make_role "$BUILD_ROLE" "$(trust codebuild.amazonaws.com "arn:$PARTITION:codebuild:$REGION:$ACCOUNT:project/$NAME")" build "$(build_policy)"
-  make_project
+  make_project "$NAME" "$(project_description)"
   make_webhook
+  make_pull_requests
+  make_alerts
   make_nightly
   local rule="" webhook=""
   if [[ "$NIGHTLY" == yes ]]; then rule="$NAME-nightly"; fi
@@ -403,11 +558,9 @@ EOF
 teardown() {
   keep_or_delete_data "$DELETE_DATA"
   delete_nightly
-  if project_there; then
-    if webhook_there; then aws codebuild delete-webhook --project-name "$NAME"; fi
-    say "== deleting project $NAME"
-    aws codebuild delete-project --name "$NAME"
-  fi
+  delete_alerts
+  delete_pull_requests
+  delete_project "$NAME"
   delete_role "$BUILD_ROLE" build
   if images_there; then
     say "== deleting repository $NAME"
@@ -417,10 +570,7 @@ teardown() {
     say "== deleting bucket $BUCKET"
     aws s3api delete-bucket --bucket "$BUCKET"
   fi
-  if logs_there; then
-    say "== deleting log group /aws/codebuild/$NAME"
-    aws logs delete-log-group --log-group-name "/aws/codebuild/$NAME"
-  fi
+  delete_logs "$NAME"
   say "nothing of $NAME is left"
 }
 
@@ -431,5 +581,7 @@ have_aws
 # Roles are of the whole account: with the region in their names, what is made in one region leaves the others alone.
 BUILD_ROLE="$NAME-build-$REGION"
 NIGHTLY_ROLE="$NAME-nightly-$REGION"
+PR_ROLE="$NAME-pr-$REGION"
+TOPIC_ARN="arn:$PARTITION:sns:$REGION:$ACCOUNT:$NAME-failed-builds"
 nothing_of_others
 "$command"

@@ -10,6 +10,7 @@ locals {
   codebuild_arn = "arn:${data.aws_partition.here.partition}:codebuild:${local.region}:${local.account}"
   # Written out, because the role names the project, and the project its role.
   project_arn = "${local.codebuild_arn}:project/${var.name}"
+  pr_arn      = "${local.codebuild_arn}:project/${var.name}-pr"
   rule_arn    = "arn:${data.aws_partition.here.partition}:events:${local.region}:${local.account}:rule/${var.name}-nightly"
   tags        = merge(var.tags, { Application = "paceline", Project = var.name })
 }

@@ -116,6 +116,29 @@ variable "webhook" {
   default     = false
 }
 
+variable "pull_requests" {
+  description = "Build and test pull requests to the branch, in a project that cannot push. Those of forks need an approval by comment. CodeBuild must have been given access to GitHub before; the AWS CLI must be where Terraform runs."
+  type        = bool
+  default     = false
+}
+
+variable "alerts" {
+  description = "Send a message to an SNS topic when a build fails."
+  type        = bool
+  default     = true
+}
+
+variable "alert_email" {
+  description = "An address that gets these messages too, once its owner has confirmed it; empty for none."
+  type        = string
+  default     = ""
+
+  validation {
+    condition     = can(regex("^$|^[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\\.[A-Za-z]{2,}$", var.alert_email))
+    error_message = "alert_email must be an e-mail address, or empty."
+  }
+}
+
 variable "nightly" {
   description = "Build every night."
   type        = bool

@@ -17,6 +17,9 @@ OTHER: Mapping[str, str] = {
     "KeepImages": "7",
     "TagMutability": "IMMUTABLE",
     "Webhook": "true",
+    "PullRequests": "true",
+    "Alerts": "true",
+    "AlertEmail": "team@example.com",
     "Nightly": "true",
     "NightlySchedule": "rate(12 hours)",
 }

@@ -31,6 +31,7 @@ def read_back(cloud: Cloud) -> dict[str, Any]:
         "log groups": _log_groups(cloud),
         "roles": _roles(cloud),
         "projects": _projects(cloud),
+        "topics": _topics(cloud),
         "rules": _rules(cloud),
     }
     evened: dict[str, Any] = json.loads(json.dumps(results, default=str).replace(account, ACCOUNT))
@@ -145,8 +146,14 @@ def project(values: Mapping[str, Any]) -> dict[str, Any]:
             sorted((each["type"], each["pattern"]) for each in group)
             for group in (values.get("webhook") or {}).get("filterGroups", [])
         ),
+        "pull request policy": _pull_request_policy(values.get("webhook") or {}),
         "tags": tags(values["tags"]),
     }
+
+
+def _pull_request_policy(webhook: Mapping[str, Any]) -> dict[str, Any]:
+    policy = webhook.get("pullRequestBuildPolicy") or {}
+    return {name: sorted(value) if isinstance(value, list) else value for name, value in policy.items()}
 
 
 def _block_values(block: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -157,11 +164,29 @@ def _block_values(block: Mapping[str, Any] | None) -> dict[str, Any]:
     }
 
 
+def _topics(cloud: Cloud) -> dict[str, Any]:
+    sns = cloud.client("sns")
+    return {
+        topic["TopicArn"].rpartition(":")[2]: _topic(sns, topic["TopicArn"])
+        for topic in sns.list_topics()["Topics"]
+    }
+
+
+def _topic(sns: Any, arn: str) -> dict[str, Any]:
+    subscriptions = sns.list_subscriptions_by_topic(TopicArn=arn)["Subscriptions"]
+    return {
+        "policy": json.loads(sns.get_topic_attributes(TopicArn=arn)["Attributes"]["Policy"]),
+        "subscriptions": sorted([row["Protocol"], row["Endpoint"]] for row in subscriptions),
+        "tags": tags(sns.list_tags_for_resource(ResourceArn=arn)["Tags"]),
+    }
+
+
 def _rules(cloud: Cloud) -> dict[str, Any]:
     events = cloud.client("events")
     return {
         rule["Name"]: {
-            "schedule": rule["ScheduleExpression"],
+            "schedule": rule.get("ScheduleExpression"),
+            "pattern": json.loads(rule["EventPattern"]) if rule.get("EventPattern") else None,
             "state": rule["State"],
             "description": rule["Description"],
             "targets": events.list_targets_by_rule(Rule=rule["Name"])["Targets"],

@@ -54,7 +54,7 @@ def parameters(**others: str) -> dict[str, str]:
 def says(chosen: Mapping[str, str]) -> dict[str, Any]:
     """All that comes of it, as `read_back` would tell it."""
     made = _Made(load(), chosen)
-    bucket, images, logs, build = (made.properties(key) for key in ("Artifacts", "Images", "Logs", "Build"))
+    bucket, images = (made.properties(key) for key in ("Artifacts", "Images"))
     rules = bucket.get("LifecycleConfiguration", {}).get("Rules", [])
     results = {
         "buckets": {
@@ -80,9 +80,16 @@ def says(chosen: Mapping[str, str]) -> dict[str, Any]:
                 "tags": tags(images["Tags"]),
             }
         },
-        "log groups": {logs["LogGroupName"]: {"days": logs["RetentionInDays"], "tags": tags(logs["Tags"])}},
+        "log groups": {
+            logs["LogGroupName"]: {"days": logs["RetentionInDays"], "tags": tags(logs["Tags"])}
+            for logs in made.of_type("AWS::Logs::LogGroup")
+        },
         "roles": {role["RoleName"]: _role(role) for role in made.of_type("AWS::IAM::Role")},
-        "projects": {build["Name"]: project(_as_codebuild_says(build))},
+        "projects": {
+            build["Name"]: project(_as_codebuild_says(build))
+            for build in made.of_type("AWS::CodeBuild::Project")
+        },
+        "topics": {topic["TopicName"]: _topic(made, topic) for topic in made.of_type("AWS::SNS::Topic")},
         "rules": {rule["Name"]: _rule(rule) for rule in made.of_type("AWS::Events::Rule")},
     }
     # As it came over the network: no tuples.
@@ -99,9 +106,27 @@ def _role(role: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _topic(made: "_Made", topic: Mapping[str, Any]) -> dict[str, Any]:
+    arn = _topic_arn(topic["TopicName"])
+    (policy,) = (
+        item["PolicyDocument"] for item in made.of_type("AWS::SNS::TopicPolicy") if arn in item["Topics"]
+    )
+    subscriptions = [item for item in made.of_type("AWS::SNS::Subscription") if item["TopicArn"] == arn]
+    return {
+        "policy": policy,
+        "subscriptions": [[item["Protocol"], item["Endpoint"]] for item in subscriptions],
+        "tags": tags(topic["Tags"]),
+    }
+
+
+def _topic_arn(name: str) -> str:
+    return f"arn:aws:sns:us-east-1:{ACCOUNT}:{name}"
+
+
 def _rule(rule: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "schedule": rule["ScheduleExpression"],
+        "schedule": rule.get("ScheduleExpression"),
+        "pattern": rule.get("EventPattern"),
         "state": rule["State"],
         "description": rule["Description"],
         "targets": rule["Targets"],
@@ -170,15 +195,20 @@ class _Made:
         properties = self._template["Resources"][key]["Properties"]
         names = [
             word
-            for word in ("BucketName", "RepositoryName", "RoleName", "LogGroupName", "Name")
+            for word in ("BucketName", "RepositoryName", "RoleName", "LogGroupName", "TopicName", "Name")
             if word in properties
         ]
-        return self._carried_out(properties[names[0]])
+        name = self._carried_out(properties[names[0]])
+        return _topic_arn(name) if names[0] == "TopicName" else name
 
     def _holds(self, condition: Any) -> bool:
         match condition:
             case str():
                 return self._holds(self._template["Conditions"][condition])
+            case {"!Condition": str(name)}:
+                return self._holds(name)
+            case {"!And": list(inner)}:
+                return all(self._holds(one) for one in inner)
             case {"!Not": [inner]}:
                 return not self._holds(inner)
             case {"!Equals": [left, right]}:

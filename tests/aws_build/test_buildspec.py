@@ -48,7 +48,7 @@ class World:
             "AWS_SECRET_ACCESS_KEY": SECRET,
         }
         source = self.folder / "source"
-        source.mkdir()
+        source.mkdir(exist_ok=True)
         return run(SPEC, source, {**project, **variables})
 
     @property
@@ -70,7 +70,7 @@ def test_an_image_is_built_tested_and_pushed_in_this_order(world: World) -> None
     assert build.ran == ["install", "pre_build", "build", "post_build"]
     assert world.calls == [
         "python -m pip install --quiet --disable-pip-version-check --cache-dir pip-cache .[image,aws]",
-        "paceline image build . --tag paceline-build:17 --report reports/build",
+        "paceline image build . --tag paceline-build:17 --no-smoke-test --report reports/build",
         "paceline image test paceline-build:17 --level standard --report reports/test",
         f"paceline image push paceline-build:17 --to {REPOSITORY} --tag build-17 --tags git-sha --tags latest"
         " --no-create --report reports/push",
@@ -127,6 +127,37 @@ def test_not_every_tag_that_begins_with_a_v_is_a_release(world: World) -> None:
 def test_where_tags_never_move_a_build_has_its_number_alone(world: World) -> None:
     assert world.build(IMAGE_TAGS="none").succeeds
     assert "--tag build-17 --no-create" in world.called("push")[0]
+
+
+@pytest.mark.parametrize("variables", [{"PUSH": "no"}, {"CODEBUILD_WEBHOOK_EVENT": "PULL_REQUEST_CREATED"}])
+def test_the_image_of_a_pull_request_is_built_and_tested_but_never_pushed(
+    variables: dict[str, str], world: World
+) -> None:
+    without_push = {"IMAGE_REPOSITORY": ""} if "PUSH" in variables else {}
+    assert world.build(
+        **variables, **without_push, LAYER_CACHE="yes" if "PUSH" in variables else "no"
+    ).succeeds
+    assert len(world.called("test")) == 1
+    assert world.called("push") == []
+    assert not [call for call in world.calls if call.startswith("docker")]
+
+
+def test_a_failed_pull_request_is_a_failed_build(world: World) -> None:
+    assert not world.build(PUSH="no", FAILS="test").succeeds
+
+
+def test_base_images_of_ecr_are_pulled_with_a_login_for_their_region(world: World) -> None:
+    (world.folder / "source").mkdir()
+    hosts = [
+        "763104351884.dkr.ecr.us-west-2.amazonaws.com",
+        "727897471807.dkr.ecr.cn-north-1.amazonaws.com.cn",
+    ]
+    lines = [f"ARG BASE={hosts[0]}/pytorch-training:2.6.0\nFROM ${{BASE}}\n", f"FROM {hosts[1]}/x:1\n"]
+    (world.folder / "source" / "Dockerfile").write_text("".join(lines))
+    assert world.build().succeeds
+    logins = [call.split()[-1] for call in world.calls if call.startswith("docker login")]
+    assert sorted(logins) == sorted(hosts)
+    assert "aws ecr get-login-password --region us-west-2" in world.calls
 
 
 def test_layers_are_cached_where_that_was_requested(world: World) -> None:

@@ -20,10 +20,10 @@ STATEMENTS = [
 
 def test_only_the_token_action_applies_to_all_resources() -> None:
     everywhere = [statement["Action"] for statement in STATEMENTS if "*" in statement["Resource"]]
-    assert everywhere == [["ecr:GetAuthorizationToken"]]
+    assert everywhere == [["ecr:GetAuthorizationToken"]] * 2, "once for builds, once for pull requests"
 
 
-@pytest.mark.parametrize("statement", STATEMENTS, ids=[each["Sid"] for each in STATEMENTS])
+@pytest.mark.parametrize("statement", STATEMENTS)
 def test_a_permission_names_what_it_is_for(statement: dict[str, Any]) -> None:
     assert statement["Effect"] == "Allow"
     assert not [action for action in statement["Action"] if "*" in action]
@@ -65,15 +65,15 @@ def test_a_build_may_begin_with_an_image_of_aws_and_only_read_it() -> None:
 
 
 def test_roles_of_two_regions_have_two_names() -> None:
-    assert set(ROLES) == {"team-vision-build-us-east-1", "team-vision-nightly-us-east-1"}
+    assert set(ROLES) == {f"team-vision-{use}-us-east-1" for use in ("build", "nightly", "pr")}
 
 
 def test_the_reports_of_the_buildspec_may_be_written() -> None:
-    (reports,) = [statement["Resource"] for statement in STATEMENTS if statement["Sid"] == "Reports"]
+    reports = [statement["Resource"] for statement in STATEMENTS if statement["Sid"] == "Reports"]
     names = yaml.safe_load((ROOT / "infra" / "buildspec.yml").read_text())["reports"]
-    assert [resource.partition(":report-group/")[2] for resource in reports] == [
-        f"team-vision-{name}" for name in names
-    ]
+    for project, resources in zip(("team-vision", "team-vision-pr"), reports, strict=True):
+        groups = [resource.partition(":report-group/")[2] for resource in resources]
+        assert groups == [f"{project}-{name}" for name in names]
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -85,7 +85,56 @@ def test_a_role_is_lent_to_one_service_for_one_thing(role: str) -> None:
     assert ROLES[role]["attached"] == []
 
 
-def test_no_build_is_started_by_a_stranger_s_pull_request() -> None:
+def test_what_pushes_is_not_started_by_a_pull_request() -> None:
     groups = says(OTHER)["projects"]["team-vision"]["webhook"]
     assert len(groups) == 2
     assert all(["EVENT", "PUSH"] in group for group in groups)
+
+
+def test_pull_requests_are_built_only_on_request_and_those_of_forks_only_after_an_approval() -> None:
+    made = says({**OTHER, "PullRequests": "false"})
+    assert set(made["projects"]) == {"team-vision"}
+    assert "team-vision-pr-us-east-1" not in made["roles"]
+    project = says(OTHER)["projects"]["team-vision-pr"]
+    ((base, event),) = project["webhook"]
+    assert base == ["BASE_REF", "^refs/heads/release/2.x$"]
+    assert all(name.startswith("PULL_REQUEST_") for name in event[1].split(", "))
+    assert project["pull request policy"] == {
+        "requiresCommentApproval": "FORK_PULL_REQUESTS",
+        "approverRoles": ["GITHUB_ADMIN", "GITHUB_MAINTAIN", "GITHUB_WRITE"],
+    }
+
+
+def test_a_pull_request_can_neither_push_nor_write_what_a_later_build_reads() -> None:
+    made = says(OTHER)
+    project = made["projects"]["team-vision-pr"]
+    assert project["variables"]["PUSH"] == ["PLAINTEXT", "no"]
+    assert "IMAGE_REPOSITORY" not in project["variables"]
+    assert (project["artifacts"], project["cache"]) == ({"type": "NO_ARTIFACTS"}, {"type": "NO_CACHE"})
+    role = project["serviceRole"].rpartition("/")[2]
+    (policy,) = made["roles"][role]["policies"].values()
+    actions = {action for statement in policy["Statement"] for action in statement["Action"]}
+    assert not [action for action in actions if action.startswith("s3:")]
+    assert {action for action in actions if action.startswith("ecr:")} == {
+        "ecr:BatchCheckLayerAvailability",
+        "ecr:BatchGetImage",
+        "ecr:GetAuthorizationToken",
+        "ecr:GetDownloadUrlForLayer",
+    }
+
+
+def test_a_failed_build_is_told_to_a_topic_and_to_an_address_if_there_is_one() -> None:
+    made = says(OTHER)
+    rule = made["rules"]["team-vision-failed-builds"]
+    assert rule["pattern"]["detail"] == {
+        "build-status": ["FAILED", "FAULT", "TIMED_OUT"],
+        "project-name": ["team-vision"],
+    }
+    topic = made["topics"]["team-vision-failed-builds"]
+    assert topic["subscriptions"] == [["email", "team@example.com"]]
+    (statement,) = topic["policy"]["Statement"]
+    assert statement["Resource"] == rule["targets"][0]["Arn"]
+    assert says({**OTHER, "AlertEmail": ""})["topics"]["team-vision-failed-builds"]["subscriptions"] == []
+    without = says({**OTHER, "Alerts": "false"})
+    assert without["topics"] == {}
+    assert "team-vision-failed-builds" not in without["rules"]

@@ -53,6 +53,8 @@ def test_every_choice_comes_out_as_cloudformation_has_it_and_goes_only_with_its_
             **OTHER,
             "Webhook": "false",
             "Nightly": "false",
+            "PullRequests": "false",
+            "AlertEmail": "",
             "TimeoutMinutes": "45",
             "OldVersionDays": "5",
         }
@@ -136,7 +138,7 @@ def test_a_teardown_touches_only_the_roles_of_its_region(tmp_path: Path) -> None
     )
     assert result.code == 0, result.err
     roles = re.findall(r"--role-name (\S+)", calls.read_text())
-    assert set(roles) == {"team-vision-build-eu-west-1", "team-vision-nightly-eu-west-1"}
+    assert set(roles) == {f"team-vision-{use}-eu-west-1" for use in ("build", "nightly", "pr")}
     assert "iam delete-role " in calls.read_text()
 
 
@@ -189,6 +191,7 @@ def test_a_second_run_changes_nothing_on_another_emulator(tmp_path: Path) -> Non
         ["--log-days", "31"],
         ["--tag-mutability", "mutable"],
         ["--nightly-schedule", "every night"],
+        ["--alert-email", 'me"@example.com'],
         ["--tag", 'a="b'],
         ["--keep-images"],
         ["--nonsense"],

@@ -1,7 +1,9 @@
 """The Terraform module creates, keeps and destroys what the template describes; applied to moto."""
 
 import json
+import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,10 @@ from tests.aws_build.test_stack import NOTHING
 from tests.fixtures.aws.emulator import Cloud, moto
 from tests.fixtures.aws.terraform import Terraform, terraform
 from tests.fixtures.processes.command import ROOT
+from tests.fixtures.processes.tools import tool
 
 MODULE = ROOT / "infra" / "terraform"
-SERVICES = ("cloudwatchlogs", "codebuild", "ecr", "events", "iam", "s3", "sts")
+SERVICES = ("cloudwatchlogs", "codebuild", "ecr", "events", "iam", "s3", "sns", "sts")
 
 
 def applying(folder: Path, cloud: Cloud, choices: dict[str, str]) -> Terraform:
@@ -42,7 +45,9 @@ output "images" {{
 }}
 """)
     variables = {name: value for name, value in cloud.variables.items() if name != "AWS_ENDPOINT_URL"}
-    return terraform(folder, variables)
+    # The AWS CLI makes the webhook of pull requests.
+    path = f"{tool('aws').parent}{os.pathsep}{os.environ['PATH']}"
+    return terraform(folder, {**variables, "PATH": path, "AWS_ENDPOINT_URL_CODEBUILD": cloud.url})
 
 
 @pytest.mark.soak
@@ -108,6 +113,30 @@ def test_defaults_are_the_same_in_both() -> None:
     }  # a stack has tags of its own, and a script to empty it
     file = {key: value for key, value in parameters().items() if key != "SourceUrl"}
     assert file == reported
+
+
+def test_the_example_s_variables_are_those_of_the_module_with_its_defaults() -> None:
+    text = (MODULE / "variables.tf").read_text()
+    blocks = re.findall(r'^variable "(\w+)" \{\n(.*?)^\}', text, re.M | re.S)
+    example = (MODULE / "terraform.tfvars.example").read_text()
+    given = dict(re.findall(r"^(\w+) = (.*)$", example, re.M))
+    assert list(given) == [name for name, _ in blocks]
+    for name, block in blocks:
+        match = re.search(r"^  default += (.*)$", block, re.M)
+        assert given[name] == (match[1] if match else '"https://github.com/OWNER/NAME.git"')
+
+
+@pytest.mark.soak
+def test_the_module_is_formatted_and_the_basic_example_is_valid(tmp_path: Path) -> None:
+    shutil.copytree(
+        MODULE, tmp_path / "terraform", ignore=shutil.ignore_patterns(".terraform*", "*.tfstate*")
+    )
+    formatted = terraform(tmp_path / "terraform", {}).run("fmt", "-check", "-recursive", "-diff")
+    assert (formatted.returncode, formatted.stdout) == (0, "")
+    tool = terraform(tmp_path / "terraform" / "examples" / "basic", {})
+    for words in (["init", "-input=false"], ["validate"]):
+        result = tool.run(*words)
+        assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_every_variable_has_a_description_and_every_value_is_validated() -> None:

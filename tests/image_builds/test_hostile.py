@@ -28,14 +28,16 @@ from paceline.images.lint.check import FixResult
 from paceline.images.lint.project import Project, Source, Target
 from paceline.images.probe import container
 from paceline.images.probe.checks import Expected, check_facts
+from paceline.images.probe.container import SmokeTest
 from paceline.images.push import errors
 from paceline.images.push.errors import NoRegistryError, PushError
-from paceline.images.push.publish import PushRequest, commit_of, push_image
+from paceline.images.push.publish import PushRequest, push_image
 from paceline.images.push.references import RegistryDestination, tags_for
 from paceline.images.push.registry import Login, Registry, login_file
 from paceline.images.reports import build_json
 from paceline.images.reports import test_json as json_of_test
 from paceline.images.reports import test_page as page_of_test
+from paceline.images.revision import commit_of
 
 LOGIN = Login("me", "planted-password")
 DIGEST = "sha256:" + "a" * 64
@@ -113,7 +115,9 @@ def test_a_fix_that_takes_back_another_ends_the_attempts(
     built = build_image(engine, request_for(project), lambda _: None)
     assert len(built.attempts) == 2, "the third would be the first again"
     wording(built.stopped)
-    jsonschema.validate(build_json(built), json.loads((SCHEMAS / "image-build.json").read_text()))
+    jsonschema.validate(
+        build_json(built, SmokeTest()), json.loads((SCHEMAS / "image-build.json").read_text())
+    )
 
 
 def test_after_three_attempts_it_is_enough(
@@ -195,7 +199,9 @@ def test_a_module_that_ends_python_is_one_failure(tmp_path: Path) -> None:
 
 def test_python_3_8_can_read_the_probe() -> None:
     """`dict[…]` outside of annotations is an error there."""
-    text = (ROOT / "src/paceline/images/probe/script.py").read_text()
+    text = container.probe_source()
+    compile(text, "probe", "exec")
+    assert "from paceline" not in text
     assert not re.search(r"^\w+ = (dict|list|tuple|set)\[", text, re.M)
 
 
@@ -222,12 +228,12 @@ def test_a_failed_test_is_valid_escaped_and_without_secrets() -> None:
         "imports": [{"name": "x", "module": "x", "error": error, "seconds": 0.0}],
         "torch": torch,
         "shm_bytes": 0,
-        "task": [{"part": "forward", "detail": "", "error": error, "seconds": 0.1}],
+        "model": [{"part": "forward", "detail": "", "error": error, "seconds": 0.1}],
     }
     engine = Engine(kind=EngineKind.PODMAN, path="podman", version="4")
     checks = tuple(check_facts(facts, Expected()))
     tested = container.ImageTestResult(
-        image="<i>:1", level="full", engine=engine, seconds=1.0, checks=checks, facts=facts
+        image="<i>:1", level="full", engine=engine, seconds=1.0, checks=checks, facts=facts, ended_at_s=0.0
     )
     text, page = json_of_test(tested), page_of_test(tested)
     jsonschema.validate(text, json.loads((SCHEMAS / "image-test.json").read_text()))
@@ -328,7 +334,7 @@ def test_what_was_pushed_before_one_destination_failed_is_reported(
 
 
 def test_a_tag_of_a_strategy_is_validated_too(tmp_path: Path) -> None:
-    engine = Engine(kind=EngineKind.PODMAN, path="/nowhere/podman", version="0")
+    engine = Engine(kind=EngineKind.PODMAN, path=program(tmp_path, "podman", "exit 1"), version="0")
     with serving(Script(HELD)) as host:
         request = PushRequest(
             image="x:1",

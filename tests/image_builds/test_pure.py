@@ -238,7 +238,7 @@ FACTS: dict[str, object] = {
     "imports": [],
     "torch": None,
     "shm_bytes": 1 << 31,
-    "task": [],
+    "model": [],
 }
 TORCH: dict[str, object] = {
     "error": None,
@@ -304,7 +304,7 @@ def test_every_failure_comes_with_advice() -> None:
             **FACTS,
             "missing": ["a"],
             "imports": [{"name": "b", "module": "b", "error": "crashed: SIGSEGV", "seconds": 0.0}],
-            "task": [{"part": "forward", "detail": "", "error": "ValueError: nan", "seconds": 0.1}],
+            "model": [{"part": "forward", "detail": "", "error": "ValueError: nan", "seconds": 0.1}],
         },
         Expected(),
     )

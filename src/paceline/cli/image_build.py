@@ -15,6 +15,7 @@ from paceline.training.session import Session
 
 if TYPE_CHECKING:
     from paceline.images.build.attempts import BuildRequest, BuildResult
+    from paceline.images.probe.container import SmokeTest
     from paceline.images.push.registry import Login
 
 
@@ -53,14 +54,27 @@ if TYPE_CHECKING:
     "--agree", is_flag=True, help="Also change pinned versions if nothing else resolves the conflict."
 )
 @click.option("--write", is_flag=True, help="Write the fixes to your files after a successful build.")
+@click.option(
+    "--smoke-test/--no-smoke-test",
+    default=True,
+    show_default=True,
+    help="After the build, start Python in a container and import the packages that the Dockerfile installs.",
+)
 @engine_option
 @report_option("build.json, build.html and build.log")
 @common_options
 def build(
-    session: Session, *, folder: Path, engine: str | None, report: Path | None, **params: object
+    session: Session,
+    *,
+    folder: Path,
+    engine: str | None,
+    report: Path | None,
+    smoke_test: bool,
+    **params: object,
 ) -> ExitCode:
     """Build the image in DIR. Known conflicts are fixed before the build; errors in the log of a failed
-    attempt are fixed before the next. Your files change only with --write. Exit code 5 if the build fails."""
+    attempt are fixed before the next. Your files change only with --write. The image is labelled with the
+    commit. Exit code 5 if the build fails, 8 if the smoke test fails."""
     from paceline.images.build.attempts import build_image
     from paceline.images.build.engine import find_engine
     from paceline.images.reports import build_json, write_build
@@ -69,10 +83,37 @@ def build(
     container_engine = find_engine(engine)
     print_message(session, f"building with {container_engine.name} {container_engine.version}")
     built = build_image(container_engine, request, lambda line: print_message(session, line))
+    smoke = _smoke_test(built, request, is_wanted=smoke_test)
     if report is not None:
-        write_build(built, session.folder / report)
-    emit(session, "image.build", build_json(built), _build_lines(built))
-    return ExitCode.OK if built.ok else ExitCode.TRAINING_FAILED
+        write_build(built, smoke, session.folder / report)
+    emit(session, "image.build", build_json(built, smoke), [*_build_lines(built), *_smoke_lines(smoke)])
+    if not built.ok:
+        return ExitCode.TRAINING_FAILED
+    return ExitCode.OK if smoke.ok else ExitCode.GATE_FAILED
+
+
+def _smoke_test(built: "BuildResult", request: "BuildRequest", *, is_wanted: bool) -> "SmokeTest":
+    from paceline.images.probe.container import SmokeTest, smoke_test
+
+    if not built.ok:
+        return SmokeTest(skipped="there is no image")
+    if not is_wanted:
+        return SmokeTest(skipped="--no-smoke-test")
+    if request.options.platform is not None:
+        return SmokeTest(skipped=f"{request.options.platform} is not this machine's platform")
+    return smoke_test(built.engine, built.tags[0], built.packages)
+
+
+def _smoke_lines(smoke: "SmokeTest") -> list[str]:
+    from paceline.images.probe.checks import Verdict
+
+    if smoke.skipped:
+        return [f"no smoke test: {smoke.skipped}"]
+    shown = [check for check in smoke.checks if check.verdict is not Verdict.PASSED]
+    lines = [f"smoke test: {check.verdict.value} {check.name}: {check.detail}" for check in shown]
+    lines += [f"     {check.advice}" for check in shown if check.verdict is Verdict.FAILED]
+    passed = sum(check.verdict is Verdict.PASSED for check in smoke.checks)
+    return [*lines, f"smoke test {'passed' if smoke.ok else 'failed'}: {pluralize(passed, 'check')} passed"]
 
 
 def _request(base: Path, folder: Path, params: dict[str, object]) -> "BuildRequest":
@@ -134,8 +175,12 @@ def _build_lines(built: "BuildResult") -> list[str]:
         lines += ["", *built.diff.splitlines(), ""]
     lines += [f"wrote {path}" for path in built.written]
     if built.ok:
-        size = "" if built.size_bytes is None else f", {built.size_bytes / 1e6:.0f} MB"
-        return [*lines, f"built {', '.join(built.tags)} in {pluralize(len(built.attempts), 'attempt')}{size}"]
+        size_bytes = None if built.identity is None else built.identity.size_bytes
+        size = "" if size_bytes is None else f", {size_bytes / 1e6:.0f} MB"
+        revision = None if built.identity is None else built.identity.revision
+        source = "" if revision is None else f", revision {revision}"
+        attempts = pluralize(len(built.attempts), "attempt")
+        return [*lines, f"built {', '.join(built.tags)} in {attempts}{size}{source}"]
     last = built.attempts[-1]
     lines += last.tail[-15:]
     lines += [f"{finding.id}: {finding.why}; {finding.advice}" for finding in last.found]

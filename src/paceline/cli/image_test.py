@@ -12,7 +12,7 @@ from paceline.core.errors import ExitCode, ImageOptionError, Problem
 from paceline.training.session import Session
 
 if TYPE_CHECKING:
-    from paceline.images.probe.container import ImageTestResult
+    from paceline.images.probe.container import Entry, ImageTestResult, Input
     from paceline.plan.plan import Option
 
 _DEFAULT_S = {"quick": 120.0, "standard": 300.0, "full": 900.0}
@@ -20,6 +20,7 @@ _DEFAULT_S = {"quick": 120.0, "standard": 300.0, "full": 900.0}
 
 @click.command("test")
 @click.argument("image")
+@click.argument("arguments", nargs=-1, metavar="[-- ARGS...]")
 @click.option(
     "--level",
     type=click.Choice(["quick", "standard", "full"]),
@@ -33,6 +34,27 @@ _DEFAULT_S = {"quick": 120.0, "standard": 300.0, "full": 900.0}
     multiple=True,
     type=click.Path(path_type=Path),
     help="Requirements file whose packages to import. [default: ./requirements.txt, else all]",
+)
+@click.option(
+    "--entry",
+    metavar="MODULE:FUNCTION|SCRIPT",
+    help="Your own model in the image: a function that returns it, alone or as (model, inputs), in a module "
+    "or in FILE.py:FUNCTION; or the path of a script, which is run with ARGS.",
+)
+@click.option(
+    "--entry-option",
+    "entry_options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Argument of the entry's function. Repeatable.",
+)
+@click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="SHAPE[:DTYPE]",
+    help="Input of the entry's model, such as 8x3x32x32 or 2x128:int64. Repeatable. [default: what the "
+    "function returns]",
 )
 @click.option("--task", help="Task to build and run: a built-in one, or module:Class in the image.")
 @click.option(
@@ -71,7 +93,11 @@ def test(
     *,
     image: str,
     level: str,
+    arguments: tuple[str, ...],
     requirements: tuple[Path, ...],
+    entry: str | None,
+    entry_options: tuple[str, ...],
+    inputs: tuple[str, ...],
     task: str | None,
     options: tuple[str, ...],
     batch_size: int,
@@ -85,7 +111,8 @@ def test(
     engine: str | None,
     report: Path | None,
 ) -> ExitCode:
-    """Test IMAGE in a container: packages, versions and the model. Exit code 8 if a test fails."""
+    """Test IMAGE in a container: packages, versions and the model. Nothing of paceline need be in it.
+    Exit code 8 if a test fails."""
     from paceline.images.build.engine import find_engine
     from paceline.images.lint.project import Kind
     from paceline.images.probe.checks import Expected
@@ -98,6 +125,16 @@ def test(
     from paceline.images.reports import test_json, write_test
 
     refuse_secrets(variables, "--env", "use --env NAME alone: the value is read from your environment")
+    if entry is not None and (task is not None or level == "quick"):
+        raise ImageOptionError(
+            [
+                Problem(
+                    "--entry was given with --task or --level quick",
+                    "leave out --task, and use --level standard or full",
+                    "--entry",
+                )
+            ]
+        )
     build_target = target_of(target, gpu, None, "linux/amd64")
     files = [session.folder / file for file in requirements]
     default_file = session.folder / "requirements.txt"
@@ -107,8 +144,9 @@ def test(
         image=image,
         level=level,
         requirements=required_packages(files),
+        entry=_entry(entry, entry_options, inputs, arguments),
         task=task,
-        task_options=tuple(_option(text) for text in options),
+        task_options=tuple(_option(text, "--task-option") for text in options),
         batch_size=batch_size,
         expected=Expected(
             is_gpu=None if build_target.kind is Kind.UNKNOWN else build_target.kind is Kind.GPU,
@@ -134,12 +172,51 @@ def test(
     return ExitCode.OK if tested.ok else ExitCode.GATE_FAILED
 
 
-def _option(text: str) -> "tuple[str, Option]":
+def _entry(
+    text: str | None, options: tuple[str, ...], inputs: tuple[str, ...], arguments: tuple[str, ...]
+) -> "Entry | None":
+    from paceline.images.probe.container import FunctionEntry, ScriptEntry
+
+    place, _, function = (text or "").partition(":")
+    is_script = not function and (place.endswith(".py") or "/" in place)
+    if text is not None and not is_script and not all(map(str.isidentifier, function.split("."))):
+        hint = "write MODULE:FUNCTION, FILE.py:FUNCTION, or the path of a script"
+        raise ImageOptionError([Problem(f"{text!r} is neither a function nor a script", hint, "--entry")])
+    if (options or inputs) and (text is None or is_script):
+        hint = "name one: --entry MODULE:FUNCTION; a script gets its arguments behind --"
+        raise ImageOptionError([Problem("--entry-option and --input need a function", hint, "--entry")])
+    if arguments and not is_script:
+        hint = "name one: --entry /app/train.py -- ARGS; a function gets --entry-option NAME=VALUE"
+        raise ImageOptionError([Problem("arguments need a script", hint, "--entry")])
+    if text is None:
+        return None
+    if is_script:
+        return ScriptEntry(place=place, arguments=arguments)
+    return FunctionEntry(
+        place=place,
+        function=function,
+        options=tuple(_option(one, "--entry-option") for one in options),
+        inputs=tuple(_input(one) for one in inputs),
+    )
+
+
+def _input(text: str) -> "Input":
+    from paceline.images.probe.container import Input
+
+    shape, _, dtype = text.partition(":")
+    sizes = shape.split("x")
+    if not all(size.isascii() and size.isdigit() for size in sizes) or (dtype and not dtype.isidentifier()):
+        hint = "write its sizes and its type, such as 8x3x32x32 or 2x128:int64"
+        raise ImageOptionError([Problem(f"{text!r} is not the shape of an input", hint, "--input")])
+    return Input(shape=tuple(int(size) for size in sizes), dtype=dtype or "float32")
+
+
+def _option(text: str, flag: str) -> "tuple[str, Option]":
     import yaml
 
     name, equals, value = text.partition("=")
     if not equals:
-        raise ImageOptionError([Problem(f"{text!r} is not NAME=VALUE", "write NAME=VALUE", "--task-option")])
+        raise ImageOptionError([Problem(f"{text!r} is not NAME=VALUE", "write NAME=VALUE", flag)])
     parsed = yaml.safe_load(value)
     return name.strip(), parsed if isinstance(parsed, bool | int | float | str) else value
 
@@ -154,4 +231,4 @@ def _lines(tested: "ImageTestResult") -> list[str]:
         if check.advice:
             lines.append(f"     {check.advice}")
     counts = ", ".join(f"{tested.count(verdict)} {verdict.value}" for verdict in Verdict)
-    return [*lines, f"{tested.image} {'works' if tested.ok else 'does not work'}: {counts}"]
+    return [*lines, f"{tested.headline}: {counts}"]

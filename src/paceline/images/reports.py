@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
@@ -14,9 +15,10 @@ from paceline.core.redaction import redact
 from paceline.images.build.attempts import BuildResult
 from paceline.images.build.engine import Engine
 from paceline.images.lint.project import Finding
-from paceline.images.probe.checks import Verdict
-from paceline.images.probe.container import ImageTestResult
+from paceline.images.probe.checks import Check, Verdict
+from paceline.images.probe.container import ImageTestResult, SmokeTest
 from paceline.images.push.publish import PushResult
+from paceline.images.revision import ImageIdentity
 
 if TYPE_CHECKING:
     from paceline.plan.codec import Json
@@ -25,19 +27,23 @@ if TYPE_CHECKING:
 # A page loads nothing, and everything in it is escaped.
 
 
-def build_page(built: BuildResult) -> str:
+def build_page(built: BuildResult, smoke: SmokeTest) -> str:
     headline = f"{'Built' if built.ok else 'Not built'}: {', '.join(built.tags)}"
     facts = {
+        **_identity_facts(built.identity, built.ended_at_s),
         "Engine": f"{built.engine.name} {built.engine.version}",
         "Attempts": f"{len(built.attempts)}; {built.stopped}",
         "Fixes": str(len(built.fixes)),
         "Files changed": ", ".join(built.written) or "none: the fixes are in this report",
+        "Smoke test": smoke.skipped or ("passed" if smoke.ok else "failed"),
     }
     rows = [
         (f.finding.id, f"{f.finding.path}:{f.finding.line}", str(f.attempt), f.found, redact(f.finding.why))
         for f in built.fixes
     ]
     parts: list[Child] = [_head(headline, facts)]
+    if smoke.checks:
+        parts.append(_checks_table("Smoke test", smoke.checks))
     parts.append(_table("Fixes", ("fix", "place", "from attempt", "found", "why"), rows))
     parts += [_code(f"{f.finding.id} in {f.finding.path}", redact(f.diff)) for f in built.fixes]
     left = [(f.id, f.level.value, f"{f.path}:{f.line}", redact(f.why), f.advice) for f in built.left]
@@ -51,23 +57,22 @@ def build_page(built: BuildResult) -> str:
 
 
 def test_page(tested: ImageTestResult) -> str:
-    headline = f"{tested.image} {'works' if tested.ok else 'does not work'}"
     counts = {verdict: tested.count(verdict) for verdict in Verdict}
     facts = {
+        **_identity_facts(tested.identity, tested.ended_at_s),
         "Level": tested.level,
         "Checks": ", ".join(f"{count} {verdict.value}" for verdict, count in counts.items()),
         "Engine": f"{tested.engine.name} {tested.engine.version}",
         "Seconds": f"{tested.seconds:.1f}",
     }
-    rows = [(c.verdict.value, c.group, c.name, redact(c.detail), c.advice) for c in tested.checks]
-    rows.sort(key=lambda row: (row[0] == "passed", row[0] == "warning"))
-    heads = ("verdict", "group", "check", "what was seen", "what to do")
-    return page(headline, _head(headline, facts), _table("Checks", heads, rows))
+    headline = tested.headline
+    return page(headline, _head(headline, facts), _checks_table("Checks", tested.checks))
 
 
 def push_page(pushed: PushResult) -> str:
     headline = f"{pushed.image} was pushed and verified"
     facts = {
+        **_identity_facts(pushed.identity, pushed.ended_at_s),
         "Digest": pushed.digest,
         "Engine": f"{pushed.engine.name} {pushed.engine.version}",
         "Repositories created": ", ".join(pushed.made) or "none",
@@ -75,6 +80,27 @@ def push_page(pushed: PushResult) -> str:
     rows = [(s.name, s.how, s.digest, ", ".join(s.verified_by)) for s in pushed.sent]
     heads = ("name", "how", "digest", "verified by")
     return page(headline, _head(headline, facts), _table("Places", heads, rows))
+
+
+def _identity_facts(identity: ImageIdentity | None, ended_at_s: float) -> dict[str, str]:
+    if identity is None:
+        return {"Time": _time(ended_at_s)}
+    return {
+        "Image": identity.id,
+        "Local digests": ", ".join(identity.digests) or "none",
+        "Revision": identity.revision or "not in the image's labels",
+        "Time": _time(ended_at_s),
+    }
+
+
+def _time(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _checks_table(title: str, checks: Sequence[Check]) -> Markup:
+    rows = [(c.verdict.value, c.group, c.name, redact(c.detail), c.advice) for c in checks]
+    rows.sort(key=lambda row: (row[0] == "passed", row[0] == "warning"))
+    return _table(title, ("verdict", "group", "check", "what was seen", "what to do"), rows)
 
 
 def _head(headline: str, facts: dict[str, str]) -> Markup:
@@ -94,16 +120,21 @@ def _code(title: str, text: str) -> Markup:
     return tag("section", tag("h3", title), scrolling(title, tag("pre", tag("code", text))))
 
 
-def build_json(built: BuildResult) -> "dict[str, Json]":
+def build_json(built: BuildResult, smoke: SmokeTest) -> "dict[str, Json]":
     return {
         "schema": "paceline.image-build/1",
         "paceline": __version__,
         "ok": built.ok,
+        **_identity(built.identity, built.ended_at_s),
         "engine": _engine(built.engine),
         "tags": list(built.tags),
-        "image_id": built.image_id,
-        "size_bytes": built.size_bytes,
+        "size_bytes": None if built.identity is None else built.identity.size_bytes,
         "stopped": built.stopped,
+        "smoke_test": {
+            "ok": smoke.ok,
+            "skipped": smoke.skipped,
+            "checks": [_check(check) for check in smoke.checks],
+        },
         "attempts": [
             {
                 "number": attempt.number,
@@ -138,6 +169,26 @@ def _finding(finding: Finding) -> "dict[str, Json]":
     }
 
 
+def _identity(identity: ImageIdentity | None, ended_at_s: float) -> "dict[str, Json]":
+    return {
+        "time": _time(ended_at_s),
+        "image_id": None if identity is None else identity.id,
+        "local_digests": [] if identity is None else list(identity.digests),
+        "revision": None if identity is None else identity.revision,
+    }
+
+
+def _check(check: Check) -> "dict[str, Json]":
+    return {
+        "group": check.group,
+        "name": check.name,
+        "verdict": check.verdict.value,
+        "detail": redact(check.detail),
+        "advice": check.advice,
+        "seconds": check.seconds,
+    }
+
+
 def _engine(engine: Engine) -> "dict[str, Json]":
     return {"name": engine.name, "version": engine.version}
 
@@ -148,21 +199,13 @@ def test_json(tested: ImageTestResult) -> "dict[str, Json]":
         "schema": "paceline.image-test/1",
         "paceline": __version__,
         "ok": tested.ok,
+        "model_tested": tested.was_model_tested,
         "image": tested.image,
+        **_identity(tested.identity, tested.ended_at_s),
         "level": tested.level,
         "engine": _engine(tested.engine),
         "seconds": round(tested.seconds, 3),
-        "checks": [
-            {
-                "group": check.group,
-                "name": check.name,
-                "verdict": check.verdict.value,
-                "detail": redact(check.detail),
-                "advice": check.advice,
-                "seconds": check.seconds,
-            }
-            for check in tested.checks
-        ],
+        "checks": [_check(check) for check in tested.checks],
         "recommendations": list(dict.fromkeys(check.advice for check in tested.checks if check.advice)),
         "facts": {
             "python": facts["python"],
@@ -190,6 +233,7 @@ def push_json(pushed: PushResult) -> "dict[str, Json]":
         "paceline": __version__,
         "ok": True,
         "image": pushed.image,
+        **_identity(pushed.identity, pushed.ended_at_s),
         "engine": _engine(pushed.engine),
         "digest": pushed.digest,
         "made": list(pushed.made),
@@ -200,10 +244,10 @@ def push_json(pushed: PushResult) -> "dict[str, Json]":
     }
 
 
-def write_build(built: BuildResult, folder: Path) -> None:
-    report = build_json(built)
+def write_build(built: BuildResult, smoke: SmokeTest, folder: Path) -> None:
+    report = build_json(built, smoke)
     log = "\n".join(f"== attempt {attempt.number} ==\n{attempt.log}\n" for attempt in built.attempts)
-    _write(folder, {"build.json": _text(report), "build.html": build_page(built), "build.log": log})
+    _write(folder, {"build.json": _text(report), "build.html": build_page(built, smoke), "build.log": log})
 
 
 def write_test(tested: ImageTestResult, folder: Path) -> None:

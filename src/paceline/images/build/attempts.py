@@ -21,10 +21,9 @@ from paceline.images.build.engine import (
     EngineKind,
     new_build_marker,
     remove_leftovers,
-    run_command,
     stream,
 )
-from paceline.images.build.engine_cli import BuildOptions, ProgressParser, build_argv, inspect_argv
+from paceline.images.build.engine_cli import BuildOptions, ProgressParser, build_argv
 from paceline.images.lint.build_log import external_cause
 from paceline.images.lint.check import (
     FixResult,
@@ -36,6 +35,9 @@ from paceline.images.lint.check import (
 )
 from paceline.images.lint.files import load_project, write_project
 from paceline.images.lint.project import Finding, Project, Target
+from paceline.images.lint.view import stage_views
+from paceline.images.push.references import Commit
+from paceline.images.revision import ImageIdentity, commit_of, identify, revision_labels
 
 # If only the Dockerfile was fixed, the context is the user's folder with another Dockerfile. If more was
 # fixed, it is a second tree of the same files, with hard links if possible, so that no large file is copied.
@@ -184,12 +186,14 @@ class BuildResult:
     stopped: str  # why there was no further attempt
     diff: str
     written: tuple[str, ...]
-    image_id: str | None = None
-    size_bytes: int | None = None
+    ended_at_s: float  # Unix time
+    packages: tuple[str, ...] = ()  # that pip installs in the image, by the Dockerfile that was built
+    identity: ImageIdentity | None = None
 
 
 def build_image(engine: Engine, request: BuildRequest, notify: Callable[[str], None]) -> BuildResult:
     before = load_project(request.folder, request.dockerfile, request.requirements)
+    commit = commit_of(request.folder, before.dockerfile)
     fixed = apply_fixes(before, request.target, agreed=request.agreed)
     fixes = _fixes(before, fixed.applied, 1, "before the build")
     project = fixed.project
@@ -198,7 +202,7 @@ def build_image(engine: Engine, request: BuildRequest, notify: Callable[[str], N
     tried = {project.fingerprint}
     stopped = f"{request.attempts} attempts failed"
     for number in range(1, request.attempts + 1):
-        attempt = _attempt(engine, request, before, project, number, notify)
+        attempt = _attempt(engine, request, before, project, commit, number, notify)
         attempts.append(attempt)
         if attempt.ok:
             stopped = "it was built"
@@ -225,6 +229,7 @@ def _attempt(
     request: BuildRequest,
     before: Project,
     project: Project,
+    commit: Commit | None,
     number: int,
     notify: Callable[[str], None],
 ) -> Attempt:
@@ -237,9 +242,16 @@ def _attempt(
         if message is not None:
             notify(message)
 
+    if commit is not None and project.fingerprint != before.fingerprint:
+        commit = replace(commit, is_dirty=True)  # a fix is in no commit
+    labels = revision_labels(commit, project.text(project.dockerfile))
     with context_of(request.folder, before, project) as context:
         options = replace(
-            request.options, context=context.folder, dockerfile=context.dockerfile, mark=new_build_marker()
+            request.options,
+            context=context.folder,
+            dockerfile=context.dockerfile,
+            labels=(*request.options.labels, *labels),
+            mark=new_build_marker(),
         )
         done = _run(engine, options, request.timeout_s, on_line)
     return Attempt(
@@ -307,7 +319,6 @@ def _result(
 ) -> BuildResult:
     ok = attempts[-1].ok
     written = write_project(request.folder, before, project) if ok and request.write else []
-    image_id, size = _inspect(engine, request.options.tags[0]) if ok else (None, None)
     return BuildResult(
         ok=ok,
         engine=engine,
@@ -318,16 +329,20 @@ def _result(
         stopped=stopped,
         diff=redact(unified_diff(before, project)),
         written=tuple(str(path) for path in written),
-        image_id=image_id,
-        size_bytes=size,
+        ended_at_s=clock.unix_now_s(),
+        packages=_packages(project, request) if ok else (),
+        identity=identify(engine, request.options.tags[0]) if ok else None,
     )
 
 
-def _inspect(engine: Engine, image: str) -> tuple[str | None, int | None]:
-    done = run_command(inspect_argv(engine, image))
-    fields = done.text.split()
-    if not done.is_well or not fields:
-        return None, None
-    return fields[0].removeprefix("sha256:"), int(fields[1]) if len(fields) > 1 and fields[
-        1
-    ].isdigit() else None
+def _packages(project: Project, request: BuildRequest) -> tuple[str, ...]:
+    """Packages that pip installs in the stage that was built, and in those below it."""
+    views = stage_views(project, request.target)
+    wanted = [view for view in views if view.stage.name == request.options.target] or views[-1:]
+    names = (
+        package.spec.name
+        for view in wanted[:1]
+        for package in view.installed
+        if package.spec.name and not package.spec.is_url
+    )
+    return tuple(dict.fromkeys(names))

@@ -18,6 +18,7 @@ class BuildOptions:
     tags: tuple[str, ...]
     arguments: tuple[str, ...] = ()  # NAME=VALUE for ARG
     secrets: tuple[str, ...] = ()  # id=NAME,src=FILE for RUN --mount=type=secret
+    labels: tuple[str, ...] = ()  # NAME=VALUE
     platform: str | None = None
     target: str | None = None
     pull: bool = False
@@ -38,6 +39,8 @@ def build_argv(engine: Engine, options: BuildOptions) -> list[str]:
         argv += ["--build-arg", argument]
     for secret in options.secrets:
         argv += ["--secret", secret]
+    for label in options.labels:
+        argv += ["--label", label]
     for flag, value in (
         ("--platform", options.platform),
         ("--target", options.target),
@@ -118,9 +121,10 @@ def tag_argv(engine: Engine, image: str, name: str) -> list[str]:
 
 
 def inspect_argv(engine: Engine, image: str) -> list[str]:
+    """Prints JSON: a list of docker and podman, an object of buildah."""
     if engine.kind is EngineKind.BUILDAH:
-        return [engine.path, "inspect", "--type", "image", "--format", "{{.FromImageID}}", image]
-    return [engine.path, "image", "inspect", "--format", "{{.Id}} {{.Size}}", image]
+        return [engine.path, "inspect", "--type", "image", image]
+    return [engine.path, "image", "inspect", image]
 
 
 # podman and buildah print `STEP 2/8: RUN …`, docker `Step 2/8 : RUN …`, BuildKit `#9 [build 2/8] RUN …` and

@@ -5,7 +5,7 @@ Pure: facts in (`probe/script.py` collects them), checks out. A fact that is mis
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, TypeAlias
 
@@ -56,6 +56,8 @@ def advice_for(error: str) -> str:
 
 Facts: TypeAlias = Mapping[str, Any]  # Any: JSON that the probe wrote
 _SMALL_SHM = 1 << 30
+# Not in any image: the container runtime brings it from the host, where there is a GPU.
+_DRIVER = re.compile(r"lib(cuda|nvidia-ml)\.so\.1")
 
 
 class Verdict(Enum):
@@ -85,9 +87,25 @@ def check_facts(facts: Facts, expected: Expected) -> list[Check]:
         *_imports(facts),
         *_versions(facts),
         *_torch(facts, expected),
-        *_task(facts),
+        *_model(facts),
         *_container(facts),
     ]
+
+
+def smoke_checks(facts: Facts) -> list[Check]:
+    """Checks of a smoke test: the image's Python starts, and what the Dockerfile installs imports there."""
+    checks = []
+    for check in _imports(facts):
+        # The program that the image starts may be another Python than the one on PATH.
+        is_missing = check.name in facts["missing"]
+        checks.append(replace(check, verdict=Verdict.WARNING) if is_missing else check)
+    return [*checks, _python(facts)]
+
+
+def no_model_check() -> Check:
+    """For a test that was given no model: what passed says nothing about training."""
+    advice = "name one: --entry MODULE:FUNCTION, --entry SCRIPT.py -- ARGS, or --task of paceline"
+    return _warning("model", "model", "no model was tested", advice)
 
 
 def _imports(facts: Facts) -> Iterator[Check]:
@@ -96,7 +114,10 @@ def _imports(facts: Facts) -> Iterator[Check]:
         yield _failed("imports", str(name), "it is not installed", advice)
     for row in facts["imports"]:
         name = row["name"] if row["module"] == row["name"] else f"{row['name']} ({row['module']})"
-        if row["error"]:
+        if row["error"] and _DRIVER.search(row["error"]):
+            advice = "test it where a GPU is: --gpus all"
+            yield _warning("imports", name, f"{row['error']}: the host's NVIDIA driver has it", advice)
+        elif row["error"]:
             yield _failed("imports", name, row["error"], advice_for(row["error"]), row["seconds"])
         else:
             yield _passed("imports", name, f"imported in {row['seconds']:.2f} s", row["seconds"])
@@ -209,8 +230,8 @@ def _number(arch: str) -> int:
     return int("".join(sign for sign in arch.partition("_")[2] if sign.isdigit()) or 0)
 
 
-def _task(facts: Facts) -> Iterator[Check]:
-    for row in facts["task"]:
+def _model(facts: Facts) -> Iterator[Check]:
+    for row in facts["model"]:
         if row["error"]:
             yield _failed("model", row["part"], row["error"], advice_for(row["error"]), row["seconds"])
         else:
@@ -218,7 +239,7 @@ def _task(facts: Facts) -> Iterator[Check]:
 
 
 def _container(facts: Facts) -> Iterator[Check]:
-    yield _passed("container", "python", f"Python {facts['python']} on {facts['machine']}, {facts['libc']}")
+    yield _python(facts)
     if facts["uid"] == 0:
         yield _warning("container", "user", "it runs as root", "add a user, and USER 1000, at the end")
     shm = facts["shm_bytes"]
@@ -226,6 +247,10 @@ def _container(facts: Facts) -> Iterator[Check]:
         advice = "for data loaders with several processes, run with --shm-size=2g (Kubernetes: an emptyDir "
         advice += "of medium Memory at /dev/shm)"
         yield _warning("container", "shared memory", f"/dev/shm has {shm >> 20} MB", advice)
+
+
+def _python(facts: Facts) -> Check:
+    return _passed("container", "python", f"Python {facts['python']} on {facts['machine']}, {facts['libc']}")
 
 
 def _passed(group: str, name: str, detail: str, seconds: float | None = None) -> Check:

@@ -1,8 +1,8 @@
 """Probe script: runs in the image's own Python and prints the facts of the image as one line of JSON.
 
-It imports the standard library only and runs on any Python from 3.8 on. It reports facts and judges nothing.
-Other output goes to stderr. Imports are tried in a child process, so that a crash is reported and does not
-end the probe.
+It imports the standard library only and runs on any Python from 3.8 on; `model_script.py` is sent with it, as
+one file (`container.py`). It reports facts and judges nothing. Other output goes to stderr. Imports are tried
+in a child process, so that a crash is reported and does not end the probe.
 """
 
 from __future__ import annotations
@@ -13,17 +13,15 @@ import importlib.metadata as metadata
 import json
 import os
 import platform
-import signal
 import sys
 import time
-import traceback
 from pathlib import Path
-from typing import Any, Callable, Dict  # noqa: UP035
+from typing import Any, Callable  # noqa: UP035
+
+from paceline.images.probe.model_script import Json, Send, forked, last_line, model_rows
 
 _NOT_OURS = {"test", "tests", "docs", "doc", "examples", "example", "benchmarks", "scripts", "tools"}
-Json = Dict[str, Any]  # noqa: UP006 - Python 3.8 reads this line. Any: what json knows
-Send = Callable[[Json], None]
-_LEVELS = ("quick", "standard", "full")
+_LEVELS = ("smoke", "quick", "standard", "full")
 
 
 def main() -> None:
@@ -38,7 +36,7 @@ def main() -> None:
 def facts_of(options: Json) -> Json:
     depth = _LEVELS.index(options["level"])
     installed = distributions()
-    names = options["requirements"] or roots(installed)
+    names = options["requirements"] or (roots(installed) if depth > 0 else [])
     known = {normal(package["name"]): package for package in installed}
     facts: Json = {
         "python": platform.python_version(),
@@ -52,14 +50,13 @@ def facts_of(options: Json) -> Json:
         "imports": imports([known[normal(name)] for name in names if normal(name) in known]),
         "torch": None,
         "shm_bytes": None,
-        "task": [],
+        "model": [],
     }
-    if depth >= 1:
+    if depth >= 2:
         facts["shm_bytes"] = shm_bytes()
         if "torch" in known:
             facts["torch"] = in_child(torch_facts)
-        if options["task"] is not None:
-            facts["task"] = task_facts(options, whole=depth >= 2)
+        facts["model"] = model_rows(options, whole=depth >= 3)
     return facts
 
 
@@ -152,35 +149,6 @@ def import_all(send: Send, modules: list[tuple[str, str]]) -> None:
 
 def row(name: str, module: str, error: str | None, seconds: float) -> Json:
     return {"name": name, "module": module, "error": error, "seconds": round(seconds, 3)}
-
-
-def last_line(caught: BaseException) -> str:
-    return "".join(traceback.format_exception_only(type(caught), caught)).strip()[:2000]
-
-
-def forked(body: Callable[[Send], None]) -> tuple[list[Json], str | None]:
-    """What `body` tells, object by object, from a child; and how the child died, if it did."""
-    read_end, write_end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(read_end)
-        with os.fdopen(write_end, "w") as out:
-
-            def send(row: Json) -> None:
-                out.write(json.dumps(row) + "\n")
-                out.flush()
-
-            try:
-                body(send)
-            finally:
-                out.flush()
-                os._exit(0)
-    os.close(write_end)
-    with os.fdopen(read_end) as lines:
-        results = [json.loads(line) for line in lines if line.endswith("\n")]
-    _, status = os.waitpid(child, 0)
-    how = "crashed: " + signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else None
-    return results, how
 
 
 def in_child(body: Callable[[], Json]) -> Json:
@@ -280,76 +248,6 @@ def loaded_libraries() -> dict[str, list[str]]:
             if base.startswith("libnccl.so"):
                 libraries["nccl"].add(path)
     return {name: sorted(paths) for name, paths in libraries.items()}
-
-
-def task_facts(options: Json, *, whole: bool) -> list[Json]:
-    """Configuration, model, forward and backward pass of a paceline task, as far as it goes."""
-
-    def body(send: Send) -> None:
-        state: Json = {}
-        parts: list[tuple[str, Callable[[Json, Json], str]]] = [
-            ("configuration", configure),
-            ("instantiation", instantiate),
-        ]
-        if whole:
-            parts += [("forward", forward), ("backward", backward)]
-        for name, part in parts:
-            started_s = time.perf_counter()
-            try:
-                detail = part(options, state)
-                error = None
-            except BaseException as caught:
-                detail = ""
-                error = last_line(caught)
-            seconds = round(time.perf_counter() - started_s, 3)
-            send({"part": name, "detail": detail, "error": error, "seconds": seconds})
-            if error is not None:
-                return
-
-    rows, how = forked(body)
-    if how:
-        rows.append({"part": "task", "detail": "", "error": how, "seconds": 0.0})
-    return rows
-
-
-def configure(options: Json, state: Json) -> str:
-    load = importlib.import_module("paceline.tasks.load")
-    state["torch"] = importlib.import_module("torch")
-    state["torch"].manual_seed(0)
-    state["task"] = load.load_task(options["task"], seed=0, options=options["task_options"])
-    return f"task {options['task']}"
-
-
-def instantiate(_request: Json, state: Json) -> str:
-    device = "cuda" if state["torch"].cuda.is_available() else "cpu"
-    state["model"] = state["task"].model().to(device)
-    state["device"] = device
-    count = sum(p.numel() for p in state["model"].parameters())
-    return f"{count} parameters on {device}"
-
-
-def forward(options: Json, state: Json) -> str:
-    samples = importlib.import_module("paceline.tasks.torch_adapters").samples_of(state["task"])
-    size = min(options["batch_size"], len(samples))
-    port = importlib.import_module("paceline.tasks.port")
-    numpy = importlib.import_module("numpy")
-    batch = port.to_device(samples.batch(numpy.arange(size)), state["torch"].device(state["device"]))
-    state["loss"] = state["task"].loss(state["model"], batch)
-    value = float(state["loss"].detach())
-    if value != value or value in (float("inf"), float("-inf")):
-        raise ValueError(f"the loss of the first batch is {value!r}")
-    return f"loss {value:.4f} of {size} samples"
-
-
-def backward(_request: Json, state: Json) -> str:
-    state["loss"].backward()
-    grads = [p.grad for p in state["model"].parameters() if p.grad is not None]
-    if not grads:
-        raise ValueError("no parameter has a gradient")
-    norm = float(sum(float((grad.double() ** 2).sum()) for grad in grads)) ** 0.5
-    if norm != norm or norm == float("inf"):
-        raise ValueError(f"the gradient norm is {norm!r}")
-    return f"gradient norm {norm:.4f} in {len(grads)} tensors"
 
 
 if __name__ == "__main__":

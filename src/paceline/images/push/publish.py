@@ -9,9 +9,10 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from paceline.core import clock
 from paceline.core.errors import MissingPackageError
 from paceline.core.redaction import redact
 from paceline.images.build.engine import CommandResult, Engine, EngineKind, run_command, stream
@@ -25,23 +26,7 @@ from paceline.images.push.references import (
     validate_tag,
 )
 from paceline.images.push.registry import Login, LoginFile, Registry, find_login, login_file
-
-
-def commit_of(folder: Path) -> Commit | None:
-    """None: no git, no repository, or no commit yet."""
-    path = shutil.which("git")
-    if path is None:
-        return None
-    git = [path, "-C", str(folder)]
-    head = run_command([*git, "rev-parse", "HEAD"])
-    if not head.is_well:
-        return None
-    status = run_command([*git, "status", "--porcelain", "--untracked-files=no"])
-    # If git fails, the image must not claim to be this commit.
-    is_dirty = bool(status.text.strip()) or not status.is_well
-    tags = run_command([*git, "tag", "--points-at", "HEAD"]).text.split()
-    return Commit(sha=head.text.strip(), is_dirty=is_dirty, tags=tuple(tags))
-
+from paceline.images.revision import ImageIdentity, commit_of, identify, revision_text, version_tags
 
 # Engines compress layers while they push, so an image's local digest is not comparable: the digest that the
 # push reports must equal the registry's. Copies to further destinations are made from the first, registry to
@@ -141,7 +126,7 @@ Notify = Callable[[str], None]
 class PushRequest:
     image: str
     places: tuple[RegistryDestination | EcrDestination, ...]
-    folder: Path  # its commit names the image
+    folder: Path  # a repository that may have version tags for the image's commit
     strategies: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     version: str | None = None
@@ -169,6 +154,8 @@ class PushResult:
     digest: str
     sent: tuple[DestinationResult, ...]
     made: tuple[str, ...]  # repositories
+    ended_at_s: float  # Unix time
+    identity: ImageIdentity | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +172,8 @@ class _Ready:
 
 def push_image(engine: Engine, request: PushRequest, notify: Notify) -> PushResult:
     with _ready(request, notify) as places:
-        tags = _tags(request, places)
+        identity = identify(engine, request.image)
+        tags = _tags(request, places, identity, notify)
         goals = [
             (ImageReference(registry=p.registry, repository=p.repository, tag=tag), p)
             for p in places
@@ -203,7 +191,15 @@ def push_image(engine: Engine, request: PushRequest, notify: Notify) -> PushResu
                     _copied(engine, request.image, first, digest, goal, file)
                     sent.append(_proved(goal, place, digest, "copied"))
         created = tuple(f"{p.registry.host}/{p.repository}" for p in places if p.was_made)
-    return PushResult(image=request.image, engine=engine, digest=digest, sent=tuple(sent), made=created)
+    return PushResult(
+        image=request.image,
+        engine=engine,
+        digest=digest,
+        sent=tuple(sent),
+        made=created,
+        ended_at_s=clock.unix_now_s(),
+        identity=identity,
+    )
 
 
 @contextmanager
@@ -233,12 +229,28 @@ def _proved(goal: ImageReference, place: _Ready, digest: str, how: str) -> Desti
     return DestinationResult(name=goal.name, digest=digest, how=how, verified_by=("registry", *digests))
 
 
-def _tags(request: PushRequest, places: Sequence[_Ready]) -> list[str]:
+def _tags(
+    request: PushRequest, places: Sequence[_Ready], identity: ImageIdentity | None, notify: Notify
+) -> list[str]:
     strategies = request.strategies or (() if request.tags else ("auto",))
-    commit = commit_of(request.folder) if strategies else None
+    commit = _built_commit(request, identity, notify) if strategies else None
     may_move = all(place.tags_move for place in places)
     computed = tags_for(strategies, commit=commit, version=request.version, may_move=may_move)
     return [validate_tag(tag) for tag in dict.fromkeys([*request.tags, *computed])]
+
+
+def _built_commit(request: PushRequest, identity: ImageIdentity | None, notify: Notify) -> Commit | None:
+    """The commit in the image's label, with the version tags that the folder's repository has for it."""
+    built = None if identity is None else identity.commit
+    if built is None:
+        return None
+    head = commit_of(request.folder)
+    if head is not None and revision_text(head) != revision_text(built):
+        notify(
+            f"{request.image} was built from {revision_text(built)}, and {request.folder} is at "
+            f"{revision_text(head)}: tags name what was built"
+        )
+    return replace(built, tags=version_tags(request.folder, built.sha))
 
 
 @contextmanager

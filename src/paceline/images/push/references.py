@@ -71,7 +71,9 @@ def is_local(host: str) -> bool:
     return name in ("localhost", "[::1]") or re.fullmatch(r"127(\.\d{1,3}){3}", name) is not None
 
 
-# git-sha   the commit, 12 signs of it; with -dirty where files differ from it
+# The commit is that of the image's label, not that of the folder at the time of the push.
+#
+# git-sha   the commit, 12 signs of it; with -dirty where the build had other files
 # semantic  1.4.2, and 1.4 and 1 where tags may move; the version is --version, or the commit's tag
 # latest    latest
 # auto      the version where the commit has one, else the commit
@@ -111,8 +113,8 @@ def _tags(strategy: str, commit: Commit | None, version: str | None, *, may_move
         return _semantic(commit, version, may_move=may_move and strategy == "semantic")
     if commit is None:
         raise _tags_refused(
-            "there is no git repository, so there is no commit for the tag",
-            "use --tag NAME, or --version X.Y.Z",
+            "the image has no label org.opencontainers.image.revision, so its commit is not known",
+            "build it with paceline image build in a git repository, or use --tag NAME or --version X.Y.Z",
         )
     return [commit.sha[:12] + ("-dirty" if commit.is_dirty else "")]
 
