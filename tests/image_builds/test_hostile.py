@@ -95,7 +95,9 @@ def test_what_a_build_prints_is_shown_without_its_secrets(project: Path, tmp_pat
     built = build_image(engine, request_for(project), messages.append)
     assert any("RUN fetch" in message for message in messages)
     assert "refused" in built.attempts[-1].log
-    assert token not in "".join(messages) + built.attempts[-1].log + json.dumps(build_json(built))
+    assert token not in "".join(messages) + built.attempts[-1].log + json.dumps(
+        build_json(built, SmokeTest())
+    )
 
 
 def test_a_fix_that_takes_back_another_ends_the_attempts(

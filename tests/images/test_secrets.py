@@ -20,6 +20,8 @@ from paceline.images.lint.check import apply_fixes, check, findings_from_log, re
 from paceline.images.lint.project import Finding, Level, Project, Source, Target
 from paceline.images.lint.rules.secrets import SECRET
 from paceline.images.lint.view import stage_views
+from paceline.images.probe.checks import Check, Verdict
+from paceline.images.probe.container import SmokeTest
 from paceline.images.reports import build_json, build_page
 
 TARGET = Target(today=TODAY)
@@ -354,8 +356,10 @@ def test_reports_of_a_build_hold_no_secret(secret: str) -> None:
         stopped="it failed",
         diff=text,
         written=(),
+        ended_at_s=0.0,
     )
-    assert secret not in json.dumps(build_json(built)) + build_page(built)
+    smoke = SmokeTest(checks=(Check("imports", "torch", Verdict.FAILED, text, "remove it"),))
+    assert secret not in json.dumps(build_json(built, smoke)) + build_page(built, smoke)
 
 
 @pytest.mark.parametrize("secret", SECRETS.values())
