@@ -358,7 +358,7 @@ def test_reports_of_a_build_hold_no_secret(secret: str) -> None:
         written=(),
         ended_at_s=0.0,
     )
-    smoke = SmokeTest(checks=(Check("imports", "torch", Verdict.FAILED, text, "remove it"),))
+    smoke = SmokeTest(checks=(Check(group="imports", name="torch", verdict=Verdict.FAILED, detail=text),))
     assert secret not in json.dumps(build_json(built, smoke)) + build_page(built, smoke)
 
 
