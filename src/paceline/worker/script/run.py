@@ -17,7 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, overload
 
 import torch
 from torch import Tensor, nn
@@ -66,12 +66,19 @@ class Run:
         )
         return prepared[0] if len(prepared) == 1 else prepared
 
-    def epochs(self, count: int) -> Iterator[int]:
-        """Like `range(count)`, from the epoch in which the run stands.
+    @overload
+    def epochs(self, stop: int, /) -> Iterator[int]: ...
+
+    @overload
+    def epochs(self, start: int, stop: int, /) -> Iterator[int]: ...
+
+    def epochs(self, *bounds: int) -> Iterator[int]:
+        """Like `range(stop)` or `range(start, stop)`, from the epoch in which the run stands.
 
         An epoch ends with the step that has its last sample.
         """
-        return self._session.epochs(count)
+        numbers = range(*bounds)
+        return (numbers[epoch] for epoch in self._session.epochs(len(numbers)))
 
     def steps(self, count: int) -> Iterator[int]:
         """Like `range(count)`, for loops over steps: the steps whose shares this worker computes."""
@@ -81,6 +88,7 @@ class Run:
         """This worker's part of `count` samples, for loops that draw their samples without a loader.
 
         Random numbers drawn in a step are those of its share: torch, `random` and numpy are seeded for it.
+        Samples that are drawn under `torch.no_grad()`, to evaluate, do not count as samples of the step.
         """
         return self._session.share(count)
 
@@ -164,7 +172,7 @@ class Run:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the run that the present batch belongs to."""
+        """The epoch of the run that the present batch belongs to; the first is 0."""
         return self._session.epoch
 
     @property
