@@ -16,6 +16,7 @@ from paceline.laws import (
     performance,
     processes,
     robust,
+    script_gradients,
     scripts,
     ssp,
     synchronous,
@@ -48,6 +49,7 @@ LAWS: tuple[Law, ...] = (
     *pairs.PAIRWISE_LAWS,
     *adaptive.LAWS,
     *scripts.LAWS,
+    *script_gradients.LAWS,
     *performance.LAWS,
     *processes.LAWS,
 )

@@ -92,9 +92,19 @@ class Run:
         """
         return self._session.share(count)
 
-    def backward(self, loss: Tensor) -> None:
-        """`loss.backward()`, and the loss is recorded. The loss is a mean over the samples of the batch."""
-        self._session.backward(loss)
+    def backward(self, loss: Tensor, weight: float | None = None) -> None:
+        """`loss.backward()`, and the loss is recorded. The loss is a mean over the samples of the batch.
+
+        `weight`: how much this loss counts in the mean over micro-batches and workers, such as the number of
+        tokens that it is a mean over. Without weights the losses of micro-batches are added, and the workers
+        count equally.
+        """
+        self._session.backward(loss, weight)
+
+    @property
+    def takes_weights(self) -> bool:
+        """Whether `backward` takes weights: within a step whose shares are of equal size."""
+        return self._session.takes_weights
 
     def clip_grad_norm_(self, parameters: Iterable[nn.Parameter] | nn.Parameter, max_norm: float) -> Tensor:
         """Clip the gradient on which the workers agree, by its norm, within `optimizer.step()`.
