@@ -78,6 +78,16 @@ def test_every_sample_is_used_once_also_where_workers_differ(
     assert verified.code == 0, verified.out
 
 
+def test_a_late_step_leaves_its_block_before_backward(launcher: LocalLauncher, tmp_path: Path) -> None:
+    flags = ("--mode", "backup", "--num-workers", "3", "--backup-workers", "1")
+    script = SCRIPT.with_name("turn_script.py")
+    result = result_of(run_script(launcher, tmp_path, *flags, script=script), tmp_path)
+    assert result["steps"] == 20
+    assert (tmp_path / "run" / "left").exists()
+    verified = warm_paceline(launcher, "verify", "run", folder=tmp_path)
+    assert verified.code == 0, verified.out
+
+
 @pytest.mark.parametrize(
     "flags",
     [

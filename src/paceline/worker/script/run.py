@@ -16,6 +16,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NoReturn, overload
 
@@ -100,6 +101,14 @@ class Run:
         count equally.
         """
         self._session.backward(loss, weight)
+
+    def turn(self) -> AbstractContextManager[None]:
+        """A block of forward, backward and `optimizer.step()` that a step which comes too late leaves early.
+
+        In mode backup, a late step is noticed at `optimizer.step()`; in this block before each forward and
+        backward, too. It has no effect either way, and `run.committed` is False after it.
+        """
+        return self._session.turn()
 
     @property
     def takes_weights(self) -> bool:

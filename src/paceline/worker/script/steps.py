@@ -8,6 +8,7 @@ the next batch ends the step.
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -56,6 +57,7 @@ class ScriptSteps:
         self._taken = 0  # micro-batches of this step
         self._drawn = 0  # samples of this step that run.share gave out
         self._losses = 0
+        self._may_abandon = False  # the script is in a block of run.turn
         self._weights: list[float] = []  # that the script gave to the losses of this step
         self._skipped = 0  # micro-batches of this step without a gradient
         self._loss = 0.0
@@ -165,6 +167,8 @@ class ScriptSteps:
                 "run.backward was called without a batch",
                 "take a batch of the prepared loader first, and call optimizer.step() after it",
             )
+        if self._may_abandon:
+            computation.check()
         self._opened_checks.before_backward(loss)
         self._forward_end_ns = self._opened.clock.now_ns()
         weight = computation.replica.loss_weight
@@ -205,6 +209,26 @@ class ScriptSteps:
         """Whether losses may have weights: the gradients of shares of unequal size are weighted already."""
         plan = self._opened.plan
         return len(set(plan.batch_sizes)) == 1 and plan.mode != "adaptive"
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """End the block, and the step without effect, as soon as it is known to come too late."""
+        hooks = [module.register_forward_pre_hook(self._check_turn) for module in self._prepared.modules]
+        self._may_abandon = True
+        try:
+            yield
+        except StepAbandonedError:
+            assert self._computation is not None, "a check belongs to a step"
+            self._computation.replica.arena.expect_backward()
+            self._end_step()
+        finally:
+            self._may_abandon = False
+            for hook in hooks:
+                hook.remove()
+
+    def _check_turn(self, *_: object) -> None:
+        if self._computation is not None:
+            self._computation.check()
 
     def skip(self) -> None:
         """The present micro-batch counts as a gradient of zero; the last one ends the step."""
