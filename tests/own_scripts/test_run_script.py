@@ -58,10 +58,11 @@ def test_a_script_ends_with_the_bits_of_the_same_task(
     assert script["state_sha256"] == expected["state_sha256"]
 
 
+@pytest.mark.parametrize("flags", [(), ("--elastic", "--shards", "2")])
 def test_a_main_worker_that_is_too_late_for_any_step_still_evaluates(
-    launcher: LocalLauncher, tmp_path: Path
+    flags: tuple[str, ...], launcher: LocalLauncher, tmp_path: Path
 ) -> None:
-    flags = ("--mode", "asgd", "--num-workers", "2")
+    flags = ("--mode", "asgd", "--num-workers", "2", *flags)
     done = run_script(launcher, tmp_path, *flags, arguments=(str(tmp_path / "done"),), script=LATE_SCRIPT)
     metrics = result_of(done, tmp_path)["metrics"]
     assert isinstance(metrics, dict)
