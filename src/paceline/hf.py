@@ -133,7 +133,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]  # transformers may b
 
     def _backward(self, loss: Tensor) -> None:
         """The micro-batches' losses add up to the mean over the tokens of the share, if these are counted."""
-        if self._loss_weight is None or not self.run.takes_weights:
+        if self._loss_weight is None or not self.run.needs_weights:
             self.run.backward(loss)
         else:
             self.run.backward(loss * self.current_gradient_accumulation_steps, self._loss_weight)

@@ -111,9 +111,9 @@ class Run:
         return self._session.turn()
 
     @property
-    def takes_weights(self) -> bool:
-        """Whether `backward` takes weights: within a step whose shares are of equal size."""
-        return self._session.takes_weights
+    def needs_weights(self) -> bool:
+        """Whether the present step has several shares of equal size, whose losses may count unequally."""
+        return self._session.needs_weights
 
     def clip_grad_norm_(self, parameters: Iterable[nn.Parameter] | nn.Parameter, max_norm: float) -> Tensor:
         """Clip the gradient on which the workers agree, by its norm, within `optimizer.step()`.

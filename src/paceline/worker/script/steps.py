@@ -196,7 +196,7 @@ class ScriptSteps:
                 "run.backward got a weight, and optimizers step in turn",
                 "leave the weight out, or prepare the optimizers as a list if they step together",
             )
-        if not self.takes_weights:
+        if not self._has_equal_shares:
             raise script_error(
                 "E129",
                 f"a loss has a weight, and the shares of {self._opened.plan.mode} are not of equal size",
@@ -205,7 +205,12 @@ class ScriptSteps:
         return weight
 
     @property
-    def takes_weights(self) -> bool:
+    def needs_weights(self) -> bool:
+        """Whether a step has several workers, so that their losses may count unequally."""
+        return self._has_equal_shares and self._opened.plan.num_workers > 1
+
+    @property
+    def _has_equal_shares(self) -> bool:
         """Whether losses may have weights: the gradients of shares of unequal size are weighted already."""
         plan = self._opened.plan
         return len(set(plan.batch_sizes)) == 1 and plan.mode != "adaptive"
