@@ -11,8 +11,8 @@ from tests.fixtures.processes.warm_command import warm_paceline
 
 from paceline.launchers.local import LocalLauncher
 from paceline.laws.lab import RANDOM_SPEEDS, Lab
-from paceline.laws.scripts import TASK, training
-from paceline.laws.scripts import run_script as run_virtual_script
+from paceline.laws.scripts.loops import TASK, training
+from paceline.laws.scripts.loops import run_script as run_virtual_script
 from paceline.worker.participant import state_hash
 
 SCRIPT = Path(__file__).parents[1] / "fixtures" / "tasks" / "own_script.py"

@@ -16,7 +16,6 @@ from paceline.laws import (
     performance,
     processes,
     robust,
-    script_gradients,
     scripts,
     ssp,
     synchronous,
@@ -49,7 +48,6 @@ LAWS: tuple[Law, ...] = (
     *pairs.PAIRWISE_LAWS,
     *adaptive.LAWS,
     *scripts.LAWS,
-    *script_gradients.LAWS,
     *performance.LAWS,
     *processes.LAWS,
 )

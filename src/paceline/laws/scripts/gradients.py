@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline.laws.lab import RANDOM_SPEEDS, Finding, Lab, Law, equal_states, within
-from paceline.laws.scripts import EPOCHS, SCRIPTED, TASK, run_script
+from paceline.laws.scripts.loops import EPOCHS, SCRIPTED, TASK, run_script
 from paceline.plan.plan import Plan
 from paceline.sync.samples import SampleStream
 from paceline.worker.entry.virtual import VirtualRun
