@@ -11,7 +11,7 @@ See docs/guides/your-own-script.md.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NoReturn
+from typing import Any, NoReturn, overload
 
 import accelerate
 from accelerate.utils import send_to_device
@@ -34,9 +34,15 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # accelerate m
             message = f"the Accelerator was told to use {what}, which a run replaces"
             raise script_error("E120", message, "start it with  paceline run; for mixed precision use 'bf16'")
 
-    def epochs(self, count: int) -> Iterator[int]:
-        """Like `range(count)`, from the epoch in which the run stands."""
-        return self.run.epochs(count)
+    @overload
+    def epochs(self, stop: int, /) -> Iterator[int]: ...
+
+    @overload
+    def epochs(self, start: int, stop: int, /) -> Iterator[int]: ...
+
+    def epochs(self, *bounds: int) -> Iterator[int]:
+        """Like `range(stop)` or `range(start, stop)`, from the epoch in which the run stands."""
+        return self.run.epochs(*bounds)
 
     def prepare(self, *args: Any, **kwargs: Any) -> Any:  # Any: as Accelerate declares it
         """Prepare the objects for Accelerate, and those of the training for the run."""

@@ -81,7 +81,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]  # transformers may b
         prepared = (model, self.optimizer, self.lr_scheduler, loader)
         loader = self.run.prepare(*prepared, accumulate=self.args.gradient_accumulation_steps)[3]
         # What a subclass calls in a training_step of its own.
-        self.accelerator.backward = lambda loss, **_: self.run.backward(loss)
+        self.accelerator.backward = lambda loss, **_: self._backward(loss)
         for name in ("model", "optimizer", "lr_scheduler"):
             setattr(self.callback_handler, name, getattr(self, name))
         self.callback_handler.train_dataloader = loader
@@ -110,6 +110,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]  # transformers may b
             batches, self.args.gradient_accumulation_steps, self.args.device
         )
         self.current_gradient_accumulation_steps = len(micro_batches)
+        self._loss_weight = None if num_items is None else float(num_items) / len(micro_batches)
         if step == self.state.global_step:
             self._begin_step(step)
         for number, inputs in enumerate(micro_batches, start=1):
@@ -129,6 +130,13 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]  # transformers may b
         self.lr_scheduler.step()
         model.zero_grad()
         return grad_norm
+
+    def _backward(self, loss: Tensor) -> None:
+        """The micro-batches' losses add up to the mean over the tokens of the share, if these are counted."""
+        if self._loss_weight is None or not self.run.needs_weights:
+            self.run.backward(loss)
+        else:
+            self.run.backward(loss * self.current_gradient_accumulation_steps, self._loss_weight)
 
     def _clip_grad_norm(self, model: nn.Module) -> Tensor:
         return self.run.clip_grad_norm_(model.parameters(), self.args.max_grad_norm)

@@ -34,7 +34,7 @@ def test_there_are_the_documented_laws() -> None:
         "L9",
         *(f"H{n}" for n in range(1, 6)),
         *(f"{letter}{n}" for letter in "EF" for n in range(1, 5)),
-        *(f"T{n}" for n in range(1, 12)),
+        *(f"T{n}" for n in range(1, 14)),
         *(f"C{n}" for n in range(1, 13)),
         "D9",
         *(f"G{n}" for n in range(1, 6)),

@@ -72,7 +72,14 @@ def test_what_is_offered_runs_and_verifies(
 
 @pytest.mark.parametrize(
     ("argument", "finding"),
-    [("data", REPEATED), ("state", REPEATED), ("sum", HALVED), ("pairs", HALVED), ("clip", UNCHANGED)],
+    [
+        ("data", REPEATED),
+        ("state", REPEATED),
+        ("sum", HALVED),
+        ("noisy sum", HALVED),
+        ("pairs", HALVED),
+        ("clip", UNCHANGED),
+    ],
 )
 def test_what_does_not_hold_is_found(
     argument: str, finding: int, launcher: LocalLauncher, tmp_path: Path

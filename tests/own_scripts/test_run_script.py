@@ -11,8 +11,8 @@ from tests.fixtures.processes.warm_command import warm_paceline
 
 from paceline.launchers.local import LocalLauncher
 from paceline.laws.lab import RANDOM_SPEEDS, Lab
-from paceline.laws.scripts import TASK, training
-from paceline.laws.scripts import run_script as run_virtual_script
+from paceline.laws.scripts.loops import TASK, training
+from paceline.laws.scripts.loops import run_script as run_virtual_script
 from paceline.worker.participant import state_hash
 
 SCRIPT = Path(__file__).parents[1] / "fixtures" / "tasks" / "own_script.py"
@@ -58,10 +58,11 @@ def test_a_script_ends_with_the_bits_of_the_same_task(
     assert script["state_sha256"] == expected["state_sha256"]
 
 
+@pytest.mark.parametrize("flags", [(), ("--elastic", "--shards", "2")])
 def test_a_main_worker_that_is_too_late_for_any_step_still_evaluates(
-    launcher: LocalLauncher, tmp_path: Path
+    flags: tuple[str, ...], launcher: LocalLauncher, tmp_path: Path
 ) -> None:
-    flags = ("--mode", "asgd", "--num-workers", "2")
+    flags = ("--mode", "asgd", "--num-workers", "2", *flags)
     done = run_script(launcher, tmp_path, *flags, arguments=(str(tmp_path / "done"),), script=LATE_SCRIPT)
     metrics = result_of(done, tmp_path)["metrics"]
     assert isinstance(metrics, dict)
@@ -74,6 +75,16 @@ def test_every_sample_is_used_once_also_where_workers_differ(
     mode: str, launcher: LocalLauncher, tmp_path: Path
 ) -> None:
     result_of(run_script(launcher, tmp_path, "--mode", mode, "--num-workers", "3"), tmp_path)
+    verified = warm_paceline(launcher, "verify", "run", folder=tmp_path)
+    assert verified.code == 0, verified.out
+
+
+def test_a_late_step_leaves_its_block_before_backward(launcher: LocalLauncher, tmp_path: Path) -> None:
+    flags = ("--mode", "backup", "--num-workers", "3", "--backup-workers", "1")
+    script = SCRIPT.with_name("turn_script.py")
+    result = result_of(run_script(launcher, tmp_path, *flags, script=script), tmp_path)
+    assert result["steps"] == 20
+    assert (tmp_path / "run" / "left").exists()
     verified = warm_paceline(launcher, "verify", "run", folder=tmp_path)
     assert verified.code == 0, verified.out
 

@@ -10,7 +10,7 @@ from torch.utils.data import BatchSampler, DataLoader, Sampler, SequentialSample
 
 from paceline.core.errors import ScriptError
 from paceline.laws.lab import Lab
-from paceline.laws.scripts import TASK, run_script
+from paceline.laws.scripts.loops import TASK, run_script
 from paceline.worker.script.run import Run
 
 DATA = TensorDataset(torch.arange(50.0)[:, None].double())

@@ -21,7 +21,7 @@ from paceline.laws.universal import (
 )
 from paceline.plan.catalog import MODES
 from paceline.plan.plan import Codec, Compression, Dtype, OptimizerChoice, Plan, StrategyOptions
-from paceline.transport.arena import TAIL, Piece
+from paceline.transport.arena import ALIGN, Piece
 from paceline.transport.in_process import CollectiveState, InProcessCollective
 from paceline.transport.ports import Collective
 from paceline.transport.torch_dist import ring_bytes
@@ -219,7 +219,7 @@ def c11_another_number_of_workers_forgets(_: Lab) -> Finding:
     results: dict[int, bool] = {}
 
     def live(number: int, collective: Collective, turns: Turns) -> None:
-        vector = collective.allocate(256 + TAIL, torch.float64)
+        vector = collective.allocate(256 + ALIGN, torch.float64)
         plan = Plan(run="law", task="", mode="ssgd", num_workers=WORKERS, steps=1, batch_sizes=(1,) * WORKERS)
 
         def new() -> Callable[[], dict[str, Tensor]]:
@@ -229,7 +229,7 @@ def c11_another_number_of_workers_forgets(_: Lab) -> Finding:
 
         saved: dict[str, Tensor] = {}
         first = compressed_mean(plan, INT8, collective, vector, lossy_end=256, pieces=(), clock=turns)
-        vector.copy_(torch.arange(256 + TAIL) + number)
+        vector.copy_(torch.arange(256 + ALIGN) + number)
         first.reduce()
         saved = {name: tensor.clone() for name, tensor in first.snapshot().items()}
         kept = new()()

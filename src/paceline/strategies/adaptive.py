@@ -82,6 +82,7 @@ class Adaptive:
         layout = replica.arena.layout
         self._replica = replica
         self._arena = arena
+        arena.absent_are_zero = True
         shared = self._collective.allocate(layout.numel, layout.dtype)
         shared.copy_(arena.state)
         self._collective.broadcast(shared)

@@ -23,7 +23,7 @@ from paceline.plan.plan import Plan
 from paceline.strategies.means import Mean, mean_of, outer_step, strip_prefix
 from paceline.strategies.port import Begun, Links, Outcome, Replica, own_share
 from paceline.sync.averaging import mean_weight, split_fragments, starts_after
-from paceline.transport.arena import STOP_FLAG, TAIL
+from paceline.transport.arena import STOP_FLAG
 from paceline.transport.ports import NO_TRAFFIC, Traffic
 
 
@@ -142,8 +142,9 @@ class Diloco:
         if fragment.averaging.is_lossy:
             fragment.mean.add_(fragment.theta)
         if fragment.number == 0:
-            buffers = slice(self._arena.layout.buffers_start, self._arena.layout.tail_start)
-            self._arena.state[buffers] = self._rest(fragment)[:-TAIL]
+            layout = self._arena.layout
+            buffers = slice(layout.buffers_start, layout.tail_start)
+            self._arena.state[buffers] = self._rest(fragment)[: layout.tail_start - layout.buffers_start]
         return traffic
 
     def _apply(self, fragment: _Fragment, *, mixing: float) -> None:
@@ -177,4 +178,5 @@ class Diloco:
         return fragment.shared[fragment.end - fragment.start :]
 
     def _tail(self) -> Tensor:
-        return self._fragments[0].shared[-TAIL:]
+        layout = self._arena.layout
+        return self._fragments[0].shared[layout.tail_start - layout.numel :]

@@ -37,6 +37,7 @@ class Localsgd:
         arena = replica.arena
         self._replica = replica
         self._arena = arena
+        arena.absent_are_zero = self._plan.strategy.average_optimizer_state
         arena.place_state(self._collective.allocate(arena.layout.numel, arena.layout.dtype))
         self._collective.broadcast(arena.state)
         layout = arena.layout

@@ -1,15 +1,17 @@
 """Arena: a model's state and its gradients as flat vectors that a transport can move in one piece.
 
 The state vector holds every parameter, then every floating-point buffer, then
-a short tail; parameters and buffers of the module are views into it. The
-gradient vector has the same layout: gradients, room for the buffers, tail.
+a tail; parameters and buffers of the module are views into it. The gradient
+vector has the same layout: gradients, room for the buffers, tail. Its tail also
+says of each parameter whether any loss depended on it: an optimizer leaves out
+the others, as in one process, where their `.grad` is None.
 Every tensor starts on a 64-byte boundary in every vector, so that the same numbers
 go through the same instructions in every process: bitwise replay depends on it.
 Storage is bound once and never rebound afterwards.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,9 +20,10 @@ from torch import Tensor, nn
 from paceline.core.errors import MisfitError
 
 ALIGN = 16  # elements: 64 bytes of float32
-TAIL = ALIGN
 STOP_FLAG = 0  # index in the tail of a worker's stop request
 WEIGHT = 1  # index in the tail of push-sum's weight, by which the vector is divided
+LOSS_WEIGHT = 2  # index in the tail of the weight that a script gave to its losses; by default 1
+PRESENCE = 3  # from this index on, a number for each parameter: not 0 if it has a gradient
 
 
 def is_non_finite(vector: Tensor) -> bool:
@@ -53,7 +56,7 @@ class Layout:
 
     @property
     def numel(self) -> int:
-        return self.tail_start + TAIL
+        return self.tail_start + _aligned(PRESENCE + len(self.parameters))
 
     @classmethod
     def of(cls, module: nn.Module) -> "Layout":
@@ -74,8 +77,12 @@ def _lay_out(tensors: Mapping[str, Tensor], start: int) -> tuple[tuple[Piece, ..
     pieces = []
     for name, tensor in tensors.items():
         pieces.append(Piece(name, start, tensor.shape))
-        start += -(-tensor.numel() // ALIGN) * ALIGN
+        start += _aligned(tensor.numel())
     return tuple(pieces), start
+
+
+def _aligned(numel: int) -> int:
+    return -(-numel // ALIGN) * ALIGN
 
 
 class Arena:
@@ -89,6 +96,9 @@ class Arena:
         self._owners = _buffer_owners(module)
         device = self._parameters[0].device
         self.gathers_gradients = True  # False: another owner (torch DDP) manages `.grad`
+        self.absent_are_zero = (
+            False  # every trainable parameter has moments: those of all workers are averaged
+        )
         self.state = torch.zeros(self.layout.numel, dtype=self.layout.dtype, device=device)
         self.gradients = torch.zeros_like(self.state)
         self._known_vectors: dict[int, tuple[Tensor, list[Tensor], list[Tensor]]] = {}
@@ -133,12 +143,21 @@ class Arena:
     def expect_more(self, *, more: bool) -> None:
         """Announce whether another backward adds to the same gradients. Only a sharded model uses it."""
 
-    def collect_gradients(self) -> None:
-        """Copy the gradients of backward into the vector; `.grad` becomes a view of it."""
+    def collect_gradients(self, *, absent_are_zero: bool = False, loss_weight: float = 1.0) -> None:
+        """Copy the gradients of backward into the vector; `.grad` becomes a view of it.
+
+        `absent_are_zero`: trainable parameters without a gradient count as if theirs were zero.
+        `loss_weight`: by which the losses were multiplied before backward.
+        """
         if not self.gathers_gradients:
+            if loss_weight not in (0.0, 1.0):
+                torch._foreach_div_([p.grad for p in self._parameters if p.grad is not None], loss_weight)
             return
         fresh = []
         views = []
+        absent_are_zero = absent_are_zero or self.absent_are_zero
+        presence = [p.grad is not None or (absent_are_zero and p.requires_grad) for p in self._parameters]
+        self._describe_gradients(presence, loss_weight)
         for parameter, view in zip(self._parameters, self._gradient_views, strict=True):
             if parameter.grad is None:
                 view.zero_()  # the loss did not depend on it
@@ -148,6 +167,39 @@ class Arena:
             parameter.grad = view
         if fresh:
             torch._foreach_copy_(views, fresh)
+
+    def _describe_gradients(self, presence: Sequence[bool], loss_weight: float) -> None:
+        self.gradients[self.layout.tail_start + LOSS_WEIGHT] = loss_weight
+        if all(presence):
+            self._presence.fill_(1.0)
+        else:
+            self._presence.copy_(torch.tensor(presence))
+
+    @property
+    def _presence(self) -> Tensor:
+        first = self.layout.tail_start + PRESENCE
+        return self.gradients[first : first + len(self._parameters)]
+
+    def divide_by_loss_weight(self) -> None:
+        """Make the weighted mean of a mean of weighted gradients, whose weights have been averaged along."""
+        if not self.gathers_gradients:
+            return
+        weight = float(self.gradients[self.layout.tail_start + LOSS_WEIGHT])
+        if weight not in (0.0, 1.0):
+            self.gradient_part.div_(weight)
+            self.gradients[self.layout.tail_start + LOSS_WEIGHT] = 1.0
+
+    def release_absent(self) -> None:
+        """`.grad` of parameters on which no loss depended becomes None: an optimizer leaves them out."""
+        if self.gathers_gradients and not bool(self._presence.all()):
+            for parameter, is_present in zip(self._parameters, self._presence.tolist(), strict=True):
+                if not is_present:
+                    parameter.grad = None
+
+    def bind_whole_gradient(self) -> None:
+        """Bind `.grad` to the vector, in which every parameter has a gradient."""
+        self._describe_gradients([True] * len(self._parameters), 1.0)
+        self.bind_gradients()
 
     def bind_gradients(self) -> None:
         """Bind `.grad` of every parameter to its view of the vector, for an optimizer to read."""

@@ -67,6 +67,7 @@ class Replica:
     def update(self, rate_factor: float = 1.0) -> int:
         """One optimizer step, at this multiple of its rate; how long it took in nanoseconds."""
         started_ns = self._clock.now_ns()
+        self.arena.divide_by_loss_weight()
         if self._plan.clip_norm is not None and not self._plan.has_momentum_in_codec:
             self._clip(self._plan.clip_norm)
         if self._plan.lr_schedule is not None:
@@ -74,6 +75,8 @@ class Replica:
         if isinstance(self.optimizer, Scheduled):
             self.optimizer.begin(self.step)
             rate_factor *= self._plan.lr_scale
+        if not isinstance(self.optimizer, Sgd | Adam):  # these count a missing gradient as zero
+            self.arena.release_absent()
         if rate_factor == 1.0:
             self.optimizer.step()
         else:

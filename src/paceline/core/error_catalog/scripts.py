@@ -136,11 +136,15 @@ SCRIPT_ERRORS = (
         "E129",
         _BAD,
         "",
-        "a step of a training script has fewer samples than workers",
-        ("batch_size of the loader is the batch of the whole run",),
+        "the workers of a training script cannot share a step",
+        (
+            "batch_size of the loader is the batch of the whole run",
+            "run.backward got a weight, and the workers' shares are not of equal size",
+        ),
         (
             "use a larger batch_size or fewer workers",
             'use run.prepare(…, batch="per-worker")',
+            "for weights: a batch_size that is a multiple of the number of workers, and no mode adaptive",
         ),
         "a step has 6 samples for 8 workers with 1 micro-batch each",
     ),

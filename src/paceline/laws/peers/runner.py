@@ -40,7 +40,9 @@ class Peer:
 _NOT_AN_AVERAGERS_JOB = {
     "U7": "an averager does not propagate stop requests; its caller must",
     "M3": "a law of Paceline's simulator",
-    **dict.fromkeys(("T1", "T3", "T6", "T7", "T8", "T11"), "a law of Paceline's training scripts"),
+    **dict.fromkeys(
+        ("T1", "T3", "T6", "T7", "T8", "T11", "T12", "T13"), "a law of Paceline's training scripts"
+    ),
     "L3": "it has no averaging of the optimizer's state",
     "L4.post": "it has no initial phase with averaging at every step",
     **dict.fromkeys(

@@ -104,6 +104,7 @@ class ShardedAdaptive:
         self._synchronous.prepare(replica, clock)
         if self._is_local:
             self._local.prepare(replica, clock)
+        replica.arena.absent_are_zero = True
 
     def begin_step(self, step: Step) -> Begun | Outcome | None:
         start = self._active.begin_step(step)

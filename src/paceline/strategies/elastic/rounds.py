@@ -62,6 +62,7 @@ class ShardedRounds:
         self._own = replica
         self._replica = replica
         self._arena = arena
+        arena.absent_are_zero |= self._plan.strategy.average_optimizer_state
         self.committed = int(clock)
         slots, self._mean = self._rounds.allocate(arena.layout.numel, arena.layout.dtype)
         self._slots: Sequence[Tensor] = slots

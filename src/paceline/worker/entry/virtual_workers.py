@@ -162,7 +162,7 @@ def _hand_out(
         kept = slice(layout.buffers_start, layout.tail_start)
         torch._foreach_copy_([arena.state[kept] for arena in arenas], list(states[:, kept].unbind()))
     for number, arena in enumerate(arenas):
-        arena.bind_gradients()
+        arena.bind_whole_gradient()
         for name, stacked in counters.items():
             arena.module.get_buffer(name).copy_(stacked[number])
 

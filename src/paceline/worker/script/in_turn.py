@@ -120,7 +120,7 @@ class InTurn:
         arena = replica.arena
         if is_idle:
             arena.expect_backward()
-        arena.collect_gradients()
+        arena.collect_gradients(absent_are_zero=is_idle)
         replica.is_idle = is_idle
         replica.step = self._step
         outcome = self._strategies[number].finish_step(self._step, wants_stop=self._stops)

@@ -16,8 +16,9 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, overload
 
 import torch
 from torch import Tensor, nn
@@ -66,12 +67,19 @@ class Run:
         )
         return prepared[0] if len(prepared) == 1 else prepared
 
-    def epochs(self, count: int) -> Iterator[int]:
-        """Like `range(count)`, from the epoch in which the run stands.
+    @overload
+    def epochs(self, stop: int, /) -> Iterator[int]: ...
+
+    @overload
+    def epochs(self, start: int, stop: int, /) -> Iterator[int]: ...
+
+    def epochs(self, *bounds: int) -> Iterator[int]:
+        """Like `range(stop)` or `range(start, stop)`, from the epoch in which the run stands.
 
         An epoch ends with the step that has its last sample.
         """
-        return self._session.epochs(count)
+        numbers = range(*bounds)
+        return (numbers[epoch] for epoch in self._session.epochs(len(numbers)))
 
     def steps(self, count: int) -> Iterator[int]:
         """Like `range(count)`, for loops over steps: the steps whose shares this worker computes."""
@@ -81,12 +89,31 @@ class Run:
         """This worker's part of `count` samples, for loops that draw their samples without a loader.
 
         Random numbers drawn in a step are those of its share: torch, `random` and numpy are seeded for it.
+        Samples that are drawn under `torch.no_grad()`, to evaluate, do not count as samples of the step.
         """
         return self._session.share(count)
 
-    def backward(self, loss: Tensor) -> None:
-        """`loss.backward()`, and the loss is recorded. The loss is a mean over the samples of the batch."""
-        self._session.backward(loss)
+    def backward(self, loss: Tensor, weight: float | None = None) -> None:
+        """`loss.backward()`, and the loss is recorded. The loss is a mean over the samples of the batch.
+
+        `weight`: how much this loss counts in the mean over micro-batches and workers, such as the number of
+        tokens that it is a mean over. Without weights the losses of micro-batches are added, and the workers
+        count equally.
+        """
+        self._session.backward(loss, weight)
+
+    def turn(self) -> AbstractContextManager[None]:
+        """A block of forward, backward and `optimizer.step()` that a step which comes too late leaves early.
+
+        In mode backup, a late step is noticed at `optimizer.step()`; in this block before each forward and
+        backward, too. It has no effect either way, and `run.committed` is False after it.
+        """
+        return self._session.turn()
+
+    @property
+    def needs_weights(self) -> bool:
+        """Whether the present step has several shares of equal size, whose losses may count unequally."""
+        return self._session.needs_weights
 
     def clip_grad_norm_(self, parameters: Iterable[nn.Parameter] | nn.Parameter, max_norm: float) -> Tensor:
         """Clip the gradient on which the workers agree, by its norm, within `optimizer.step()`.
@@ -164,7 +191,7 @@ class Run:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the run that the present batch belongs to."""
+        """The epoch of the run that the present batch belongs to; the first is 0."""
         return self._session.epoch
 
     @property

@@ -271,7 +271,8 @@ class ScriptSession(ScriptSteps):
         if self._computation is None and not self.begin():
             return 0
         part = split(count, self._opened.plan.num_workers)[self._share.rank]
-        self._drawn += part
+        if torch.is_grad_enabled():  # else the samples are for an evaluation
+            self._drawn += part
         self._data_end_ns = self._opened.clock.now_ns()
         return part
 

@@ -6,7 +6,9 @@ leaves the parameters unchanged, and the next batch is of another share. With op
 the next batch ends the step.
 """
 
+import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -55,6 +57,8 @@ class ScriptSteps:
         self._taken = 0  # micro-batches of this step
         self._drawn = 0  # samples of this step that run.share gave out
         self._losses = 0
+        self._may_abandon = False  # the script is in a block of run.turn
+        self._weights: list[float] = []  # that the script gave to the losses of this step
         self._skipped = 0  # micro-batches of this step without a gradient
         self._loss = 0.0
         self._started_ns = 0
@@ -128,6 +132,7 @@ class ScriptSteps:
         self._taken = 0
         self._drawn = 0
         self._losses = 0
+        self._weights = []
         self._skipped = 0
         self._loss = 0.0
         self._opened_checks.forget_gradients()
@@ -153,8 +158,8 @@ class ScriptSteps:
         self._data_end_ns = loop.clock.now_ns()
         return batch
 
-    def backward(self, loss: Tensor) -> None:
-        """Backward of a loss of the step that the script is in."""
+    def backward(self, loss: Tensor, own_weight: float | None) -> None:
+        """Backward of a loss of the step that the script is in; `own_weight`: in the mean of all losses."""
         computation = self._computation
         if computation is None:
             raise script_error(
@@ -162,16 +167,73 @@ class ScriptSteps:
                 "run.backward was called without a batch",
                 "take a batch of the prepared loader first, and call optimizer.step() after it",
             )
+        if self._may_abandon:
+            computation.check()
         self._opened_checks.before_backward(loss)
         self._forward_end_ns = self._opened.clock.now_ns()
         weight = computation.replica.loss_weight
+        if own_weight is not None:
+            self._weights.append(self._checked(own_weight))
+            weight *= own_weight
         weighted = loss if weight == 1.0 else loss * weight
         weighted.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        value = float(loss.detach())
+        value = float(loss.detach()) * (1.0 if own_weight is None else own_weight)
         self._loss += value if self._scaler is None else self._scaler.unscaled(value)
         self._losses += 1
         self._backward_end_ns = self._opened.clock.now_ns()
         self._opened_checks.after_backward()
+
+    def _checked(self, weight: float) -> float:
+        if not 0 <= weight < math.inf:
+            raise script_error(
+                "E120",
+                f"run.backward got the weight {weight}",
+                "a weight is 0 or more, such as the number of tokens of the batch",
+            )
+        if self._opened.in_turn is not None:
+            raise script_error(
+                "E121",
+                "run.backward got a weight, and optimizers step in turn",
+                "leave the weight out, or prepare the optimizers as a list if they step together",
+            )
+        if not self._has_equal_shares:
+            raise script_error(
+                "E129",
+                f"a loss has a weight, and the shares of {self._opened.plan.mode} are not of equal size",
+                "use another mode than adaptive, and as many samples for every worker",
+            )
+        return weight
+
+    @property
+    def needs_weights(self) -> bool:
+        """Whether a step has several workers, so that their losses may count unequally."""
+        return self._has_equal_shares and self._opened.plan.num_workers > 1
+
+    @property
+    def _has_equal_shares(self) -> bool:
+        """Whether losses may have weights: the gradients of shares of unequal size are weighted already."""
+        plan = self._opened.plan
+        return len(set(plan.batch_sizes)) == 1 and plan.mode != "adaptive"
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """End the block, and the step without effect, as soon as it is known to come too late."""
+        hooks = [module.register_forward_pre_hook(self._check_turn) for module in self._prepared.modules]
+        self._may_abandon = True
+        try:
+            yield
+        except StepAbandonedError:
+            assert self._computation is not None, "a check belongs to a step"
+            self._computation.replica.arena.expect_backward()
+            self._end_step()
+        finally:
+            self._may_abandon = False
+            for hook in hooks:
+                hook.remove()
+
+    def _check_turn(self, *_: object) -> None:
+        if self._computation is not None:
+            self._computation.check()
 
     def skip(self) -> None:
         """The present micro-batch counts as a gradient of zero; the last one ends the step."""
@@ -216,7 +278,7 @@ class ScriptSteps:
         loop = self._opened
         arena = computation.replica.arena
         if loop.in_turn is None:
-            arena.collect_gradients()
+            arena.collect_gradients(absent_are_zero=self._skipped > 0, loss_weight=self._total_weight)
         loop.source.times_ns = Times(
             self._started_ns,
             self._data_end_ns,
@@ -271,9 +333,14 @@ class ScriptSteps:
         except StepAbandonedError as error:
             event = steps.throw(error)
         else:
-            event = steps.send(self._loss)
+            event = steps.send(self._loss / (self._total_weight or 1.0))
         assert isinstance(event, StepEnd), "a computation is followed by the end of its step"
         return event
+
+    @property
+    def _total_weight(self) -> float:
+        """Of the losses of this step; 1 if the script gives them none."""
+        return sum(self._weights) if self._weights else 1.0
 
     def _check_step(self, turn: int) -> None:
         if self._losses == 0 and self._skipped == 0:

@@ -8,7 +8,7 @@ parameters and buffers, and the step counts as abandoned, as for a late worker i
 
 A batch is divided while BatchNorm and dropout are switched off, since both depend on the other samples of a
 batch, or on random numbers. A loss that still draws random numbers is recognized by a third trial of the
-whole batch under another seed.
+whole batch under another seed; of such a loss only a sum over the samples is found.
 """
 
 import hashlib
@@ -120,11 +120,12 @@ class TrialHost(ProbeHost):
         middle = count // 2
         whole = yield from self._tried(first, WorkUnit(0, 0, SampleSlice(start, count)), saved)
         other_seed = yield from self._tried(first, WorkUnit(1, 0, SampleSlice(start, count)), saved)
-        if other_seed.loss != whole.loss:
-            return Halved.RANDOM
         low = yield from self._tried(first, WorkUnit(0, 0, SampleSlice(start, middle)), saved)
         rest = SampleSlice(start + middle, count - middle)
         high = yield from self._tried(first, WorkUnit(0, 0, rest), saved)
+        if other_seed.loss != whole.loss:
+            spread = abs(other_seed.loss - whole.loss)
+            return Halved.SUM if _is_clear_sum(whole.loss, low.loss + high.loss, spread) else Halved.RANDOM
         return _halved(whole.loss, (low.loss, high.loss), (middle, count - middle))
 
     def _tried(
@@ -202,6 +203,16 @@ def _halved(whole: float, halves: Sequence[float], sizes: Sequence[int]) -> Halv
     if abs(whole - mean) <= TOLERANCE * largest:
         return Halved.MEAN
     return Halved.SUM if abs(whole - sum(halves)) <= TOLERANCE * largest else Halved.NEITHER
+
+
+def _is_clear_sum(whole: float, halves: float, spread: float) -> bool:
+    """Whether a loss with random numbers, which change it by about `spread`, is a sum over the samples.
+
+    The mean of the halves of a sum is half of the whole: far from it, compared with the spread.
+    """
+    from_sum = abs(whole - halves)
+    from_mean = abs(whole - halves / 2)
+    return from_mean > 10 * max(from_sum, spread)
 
 
 def _restore(replica: Replica, saved: dict[str, Tensor]) -> None:

@@ -216,6 +216,7 @@ class ParameterServer:
     def _step(self, group: tuple[Held, ...]) -> float:
         arena = self.replica.arena
         arena.place_gradients(self._combined(group))
+        arena.divide_by_loss_weight()
         factor = self._correct(group)
         arena.buffers_from_gradients()
         arena.bind_gradients()
@@ -273,6 +274,8 @@ class ParameterServer:
         if self._mean.shape != pushed[0].shape:
             self._mean = torch.empty_like(pushed[0])
         if self._combining is not None:
+            start = self.replica.arena.layout.tail_start
+            self._mean[start:] = torch.stack([vector[start:] for vector in pushed]).mean(dim=0)
             return self._combining.into(self._mean, pushed)
         torch.add(pushed[0], pushed[1], out=self._mean)
         for vector in pushed[2:]:

@@ -70,6 +70,8 @@ class PrimaryServer(ReplicatedServer):
         self._requests: deque[WorkerRequest] = deque()  # they wait while a checkpoint is due
         self._connections: dict[Rank, WorkerConnection] = {}
         self._since_s: dict[Rank, float] = {}  # when a member last sent a request
+        # Workers that have not joined yet, if they go on with the trained model: scripts do at their end.
+        self._absent = set(server.expected) if server.hands_out_end else set()
         self._save_every = server.plan.checkpoint_every * server.plan.num_workers
         self._save_at = len(server.applied) + self._save_every
         for rank in server.members:
@@ -91,6 +93,8 @@ class PrimaryServer(ReplicatedServer):
         if not self._server.is_finished or self._due or self._server.members:
             return False
         view = self._membership.view
+        if self._absent and not view.is_alone and monotonic_s() - self._began_s < self._server.plan.timeout_s:
+            return False
         return view.is_alone or not any(worker.role == "worker" for worker in view.living.values())
 
     # Workers.
@@ -113,6 +117,7 @@ class PrimaryServer(ReplicatedServer):
             former.close()
         self._connections[rank] = connection
         self._since_s[rank] = monotonic_s()
+        self._absent.discard(rank)
         if verdict is RequestVerdict.REPEAT:
             self._due.append(DeferredOutput(self._ordered, self._answers(self._server.repeat(rank))))
             return
