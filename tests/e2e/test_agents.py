@@ -220,3 +220,20 @@ def test_resume_auto_starts_the_run_and_then_resumes_it(tmp_path: Path) -> None:
         assert result.data()["run_dir"] == str(tmp_path / "kept")
         resumed = (tmp_path / "kept" / "events.jsonl").read_text().count('"run_resumed"')
         assert resumed == number - 1
+
+
+def test_a_run_on_hosts_is_saved_and_stopped_by_its_name(fleet: Fleet) -> None:
+    run_dir = fleet.nodes.folder / "run"
+    elsewhere = fleet.nodes.folder / "elsewhere"
+    elsewhere.mkdir()
+    fleet.start("a")
+    fleet.start("b")
+    with training(run_dir, *ELASTIC, *fleet.flags, env=fleet.nodes.env) as run:
+        until_all_are_in(run, after=0, workers=2)
+        saved = paceline("checkpoint", "now", "xor-ssgd", *fleet.flags, folder=elsewhere)
+        assert saved.code == 0, saved.err
+        stopped = paceline("stop", "xor-ssgd", *fleet.flags, folder=elsewhere)
+        assert stopped.code == 0, stopped.err
+        assert run.end().code == 130
+    assert events(run, "checkpoint")
+    assert_nothing_was_lost(run_dir)

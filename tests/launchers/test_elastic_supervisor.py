@@ -70,11 +70,16 @@ class Office:
             elastic,
             shards=12,
             actions=self.actions,
+            stop_run=self.stop,
             timeout_s=0.0,
         )
+        self.stops = 0
         self.ledger = Ledger()
         self.supervisor.started("worker-0", 100)
         self.supervisor.started("worker-1", 101)
+
+    def stop(self) -> None:
+        self.stops += 1
 
     def ask(self, request: OperatorRequest) -> list[dict[str, object]]:
         self.actions.asked.append(request)
@@ -131,6 +136,14 @@ def test_a_removed_worker_that_is_killed_before_it_left_is_reported_to_the_coord
     (reported,) = office.registry.told
     wording(reported)
     assert office.orders() == []
+
+
+def test_a_run_is_stopped_once_however_often_that_is_requested() -> None:
+    office = Office()
+    for number in (5, 6):
+        assert office.ask(OperatorRequest(number, "stop")) == []
+    assert [type(given) for given in office.actions.given] == [Granted, Granted]
+    assert office.stops == 1
 
 
 def test_no_more_than_the_most_and_nothing_once_the_run_ends(wording: Wording) -> None:

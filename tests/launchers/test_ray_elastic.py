@@ -237,7 +237,7 @@ def test_an_actor_that_cannot_be_started_ends_the_run_with_the_reason(tmp_path: 
     assert run.ray.started == ["worker-0", "worker-1"]  # none is started again
 
 
-def test_a_request_to_leave_is_read_from_shared_memory_opened_by_name(tmp_path: Path) -> None:
+def test_requests_to_save_and_to_leave_are_read_from_shared_memory_opened_by_name(tmp_path: Path) -> None:
     run = Run()
     with processes(2) as (first, second):
 
@@ -249,7 +249,10 @@ def test_a_request_to_leave_is_read_from_shared_memory_opened_by_name(tmp_path: 
             run.ray.says("worker-1", _is_there("worker-1", second))
             yield
             assert not mine.wants_leave()
-            run.office.wanted.append(OperatorRequest(1, "remove"))
+            run.office.wanted.append(OperatorRequest(1, "checkpoint"))
+            while not mine.takes_save():
+                yield
+            run.office.wanted.append(OperatorRequest(2, "remove"))
             while not mine.wants_leave():
                 yield
             run.ray.says(

@@ -3,7 +3,14 @@
 import pytest
 from tests.fixtures.wording import Wording
 
-from paceline.launchers.supervision import Granted, OperatorRequest, Refused, Workforce, answer_request
+from paceline.launchers.supervision import (
+    Effect,
+    Granted,
+    OperatorRequest,
+    Refused,
+    Workforce,
+    answer_request,
+)
 
 CREW = Workforce(here={"worker-0", "worker-2"}, leaving={"worker-1"}, fewest=1, most=4, names=12)
 
@@ -56,5 +63,5 @@ def test_a_name_is_free_once_its_worker_is_gone(wording: Wording) -> None:
 def test_a_checkpoint_moves_no_worker() -> None:
     given = answer_request(OperatorRequest(7, "checkpoint"), Workforce({"worker-0"}, set(), 1, 2, 2))
     assert isinstance(given, Granted)
-    assert given.is_saving
+    assert given.effect is Effect.CHECKPOINT
     assert (given.start, given.leave) == ((), ())

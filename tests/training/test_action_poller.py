@@ -12,8 +12,8 @@ from paceline.coordinator.client.endpoints import Endpoints, open_coordinators
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.run_endpoint import Coordinators, TokenFile
 from paceline.coordinator.server.tokens import TOKENS_NAME
-from paceline.launchers.supervision import Granted, OperatorRequest, Refused
-from paceline.training.action_poller import ActionPoller, has_effect
+from paceline.launchers.supervision import Effect, Granted, OperatorRequest, Refused
+from paceline.training.action_poller import EXECUTED_BY_CLIENT, ActionPoller, has_effect
 
 
 @pytest.fixture
@@ -89,6 +89,56 @@ def test_actions_of_other_components_are_ignored(node: EmbeddedNode) -> None:
         request_action(node, "pause")
         number = request_action(node, "remove", count="many")
         assert polled_requests(poller) == [OperatorRequest(number, "remove", 0)]
+
+
+def test_a_stop_that_is_only_recorded_is_not_executed_again(node: EmbeddedNode) -> None:
+    with action_poller(node) as poller:
+        request_action(node, "stop", executor=EXECUTED_BY_CLIENT)
+        number = request_action(node, "stop")
+        assert polled_requests(poller) == [OperatorRequest(number, "stop")]
+
+
+def test_a_stop_is_done_once_the_run_has_ended(node: EmbeddedNode) -> None:
+    with action_poller(node) as poller:
+        number = request_action(node, "stop")
+        polled_requests(poller)
+        poller.answer(Granted(number, effect=Effect.END))
+        until(lambda: action(node, number).phase == pb.ACTION_ACCEPTED, "it is accepted")
+        node.client.write("Runs.End", pb.EndRun(run="r", phase=pb.RUN_STOPPED), pb.Run)
+    assert action(node, number).phase == pb.ACTION_EFFECT_SEEN
+
+
+def test_a_stop_of_a_run_that_could_not_report_its_end_has_failed(node: EmbeddedNode) -> None:
+    with action_poller(node) as poller:
+        number = request_action(node, "stop")
+        polled_requests(poller)
+        poller.answer(Granted(number, effect=Effect.END))
+    assert action(node, number).phase == pb.ACTION_FAILED
+
+
+def newest_generation(node: EmbeddedNode) -> int:
+    return node.client.read("Runs.Get", pb.GetRun(run="r"), pb.RunView).generation.number
+
+
+def catalogue_checkpoint(node: EmbeddedNode, step: int) -> None:
+    shard = pb.Shard(shard=0, uri=f"at-{step}", bytes=1, sha256="0" * 64)
+    beginning = pb.BeginCheckpoint(run="r", generation=1, step=step, shards=1)
+    node.client.write("Checkpoints.Begin", beginning, pb.Checkpoint)
+    reporting = pb.ShardDurable(run="r", generation=1, step=step, shard=shard)
+    node.client.write("Checkpoints.Report", reporting, pb.Checkpoint)
+
+
+def test_a_checkpoint_is_done_once_a_newer_one_is_catalogued(node: EmbeddedNode) -> None:
+    node.client.write("Members.Join", pb.JoinRun(run="r", worker="worker-0", role="worker"), pb.Worker)
+    until(lambda: newest_generation(node) == 1, "the worker has a generation")
+    catalogue_checkpoint(node, 3)
+    with action_poller(node) as poller:
+        number = request_action(node, "checkpoint")
+        polled_requests(poller)
+        poller.answer(Granted(number, effect=Effect.CHECKPOINT))
+        until(lambda: action(node, number).phase == pb.ACTION_ACCEPTED, "it is accepted")
+        catalogue_checkpoint(node, 4)
+        until(lambda: action(node, number).phase == pb.ACTION_EFFECT_SEEN, "its effect is seen")
 
 
 def test_a_revoked_generation_shows_no_effect() -> None:

@@ -5,15 +5,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.coordinator_options import read_from_anywhere
+from paceline.cli.coordinator_options import act_from_anywhere, read_from_anywhere
 from paceline.cli.options import changed_run_argument, checked_run_argument, common_options
 from paceline.cli.output import emit
-from paceline.cli.workers import run_action
+from paceline.cli.workers import run_action_anywhere
 from paceline.core.errors import ExitCode
 from paceline.core.humanize import short_bytes
 from paceline.training.session import Session
 
 if TYPE_CHECKING:
+    from paceline.coordinator.run_endpoint import Coordinators
     from paceline.plan.codec import Json
     from paceline.training.checkpoints import Row
 
@@ -40,9 +41,13 @@ def list_(session: Session, run: Path) -> None:
 @checkpoint.command("now")
 @changed_run_argument
 @common_options
-def now(session: Session, run: Path) -> ExitCode:
-    """Save a checkpoint of the running elastic RUN after its next step, and wait until it is written."""
-    return run_action(session, run, "checkpoint")
+@act_from_anywhere
+def now(session: Session, run: Path, coordinators: "Coordinators | None") -> ExitCode:
+    """Save a checkpoint of the running elastic RUN after its next step, and wait until it is written.
+
+    RUN is a run folder, or with --coordinator the name or id of a run there.
+    """
+    return run_action_anywhere(session, run, "checkpoint", coordinators)
 
 
 @checkpoint.command("verify")

@@ -50,14 +50,6 @@ _OPTIONS = (
     ),
     *_TLS,
 )
-_RUN_CREDENTIALS = (
-    click.option(
-        "--token-file",
-        type=PATH,
-        help="File with the coordinator's token. [default: this user's tokens.json]",
-    ),
-    *_TLS,
-)
 
 
 def coordinator_options(body: Callable[..., object]) -> Callable[..., object]:
@@ -73,38 +65,76 @@ def coordinator_options(body: Callable[..., object]) -> Callable[..., object]:
     return with_cluster
 
 
-def run_coordinator_options(purpose: str) -> Callable[[Callable[..., object]], Callable[..., object]]:
-    """Options of the coordinator of a run; the body gets it as `coordinators`, None: no flag names one."""
+def run_coordinator_options(
+    purpose: str, *, token_flag: str = "--token-file"
+) -> Callable[[Callable[..., object]], Callable[..., object]]:
+    """Options of the coordinator of a run; the body gets it as `coordinators`, None: no flag names one.
+
+    `token_flag`: its name in a command that has a token file of its own.
+    """
     named = click.option("--coordinator", metavar="HOST:PORT[,…]", multiple=True, help=purpose)
+    token = click.option(
+        token_flag,
+        "coordinator_token_file",
+        type=PATH,
+        help="File with the coordinator's token. [default: this user's tokens.json]",
+    )
 
     def with_options(body: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(body)
         def with_coordinators(session: Session, **params: Any) -> object:  # Any: what click parsed, by flag
-            options = {
-                name: params.pop(name) for name in ("coordinator", "token_file", "tls_dir", "tls_name")
-            }
-            return body(session, coordinators=_choose(session, **options), **params)
+            options = {name: params.pop(name) for name in ("coordinator", "tls_dir", "tls_name")}
+            token_file = params.pop("coordinator_token_file")
+            coordinators = _choose(session, token_file=token_file, **options)
+            return body(session, coordinators=coordinators, **params)
 
-        for option in reversed((named, *_RUN_CREDENTIALS)):
+        for option in reversed((named, token, *_TLS)):
             option(with_coordinators)
         return with_coordinators
 
     return with_options
 
 
+act_from_anywhere = run_coordinator_options(
+    "Coordinator nodes that have RUN, which is then its name or id instead of its folder."
+)
+
+
+def only_beside_the_run(body: Callable[..., object]) -> Callable[..., object]:
+    """Refuses the options of `act_from_anywhere`: the command signals processes of its own machine."""
+    for flag in ("--coordinator", "--token-file", "--tls-dir", "--tls-name"):
+        body = click.option(flag, hidden=True, expose_value=False, callback=_refuse_remote)(body)
+    return body
+
+
+def _refuse_remote(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is None:
+        return
+    what = f"{context.command_path} acts on processes of its own machine, not through a coordinator"
+    hint = (
+        "run it beside the command that trains, with the run folder; from elsewhere there are:  "
+        "paceline workers add|remove, checkpoint now, stop"
+    )
+    raise ClusterOptionError([Problem(what, hint, parameter.opts[0])])
+
+
 def read_from_anywhere(
-    *, needs_checkpoints: bool = False
+    argument: str = "run", *, needs_checkpoints: bool = False, token_flag: str = "--token-file"
 ) -> Callable[[Callable[..., object]], Callable[..., object]]:
-    """Options of a command that reads a run: with --coordinator the run is named, and read from its store."""
+    """Options of a command that reads a run: with --coordinator the run is named, and read from its store.
+
+    `argument`: the parameter that names the run.
+    """
     named = run_coordinator_options(
-        "Coordinator nodes that know RUN, which is then its name; it is read from its --run-store."
+        "Coordinator nodes that know RUN, which is then its name; it is read from its --run-store.",
+        token_flag=token_flag,
     )
 
     def with_options(body: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(body)
         def reading(session: Session, *, coordinators: "Coordinators | None", **params: Any) -> object:
             if coordinators is not None:
-                params["run"] = _named_run(coordinators, params["run"], needs_checkpoints)
+                params[argument] = _named_run(coordinators, params[argument], needs_checkpoints)
             return body(session, **params)
 
         return named(reading)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from paceline.cli.coordinator_options import read_from_anywhere
 from paceline.cli.options import RunPath, common_options, run_names
 from paceline.cli.output import emit, print_message
 from paceline.core.errors import ConfigError, MissingPackageError, Problem
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 @click.option("--open", "opens", is_flag=True, help="Open the page in the browser.")
 @click.option("--beside", is_flag=True, hidden=True, help="Exit when stdin is closed.")
 @common_options
+@read_from_anywhere("place", token_flag="--coordinator-token-file")
 def dashboard(
     session: Session,
     place: Path,
@@ -72,6 +74,8 @@ def dashboard(
     beside: bool,
 ) -> None:
     """Serve the web dashboard of a run (a run folder or its store), or of a folder of runs.
+
+    With --coordinator RUN is the name of a run there, which is shown from its store.
 
     Prints a URL with an access token: anyone who has it can view and control the runs. With --token-file
     the URL is printed without the token, so that it does not appear in logs.

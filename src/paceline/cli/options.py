@@ -222,7 +222,7 @@ def _with_default(key: "Key", default: str) -> "Key":
 _OWN_SECTION = "Options"
 _COMMON_SECTION = "Options of all commands"
 _COMMON_NAMES = frozenset(Common.__slots__)
-_CREDENTIALS = frozenset({"token_file", "tls_dir", "tls_name"})  # of `--coordinator`
+_CREDENTIALS = frozenset({"coordinator_token_file", "tls_dir", "tls_name"})  # of `--coordinator`
 
 
 def _show_all_help(context: click.Context, _parameter: click.Parameter, is_given: bool) -> None:

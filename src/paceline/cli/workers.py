@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.coordinator_options import run_coordinator_options
+from paceline.cli.coordinator_options import act_from_anywhere, only_beside_the_run
 from paceline.cli.options import changed_run_argument, common_options, worker_names
 from paceline.cli.output import confirm, emit, print_message, yes_option
 from paceline.core.errors import ConfigError, ExitCode, Problem
@@ -16,7 +16,7 @@ from paceline.training.session import Session
 
 if TYPE_CHECKING:
     from paceline.coordinator.run_endpoint import Coordinators
-    from paceline.faults.actions.request import Step
+    from paceline.faults.actions.request import ActionRequest, Step
     from paceline.faults.workers import Resized, Target, Workforce
     from paceline.plan.codec import Json
 
@@ -34,12 +34,7 @@ def run_action(
     from paceline.faults.actions.executor import ActionExecutor
     from paceline.faults.actions.request import ActionKind, ActionRequest, Phase
 
-    steps: list[Step] = []
-
-    def on_step(step: "Step") -> None:
-        steps.append(step)
-        print_message(session, f"{step.phase.value.replace('_', ' ')}: {step.note}")
-
+    progress = _ActionProgress(session)
     request = ActionRequest(
         id=uuid.uuid4().hex,
         kind=ActionKind(action),
@@ -50,16 +45,9 @@ def run_action(
         by=getpass.getuser(),
         source="cli",
     )
-    executor = ActionExecutor(session.folder / run, request, on_step)
+    executor = ActionExecutor(session.folder / run, request, progress.add)
     last = executor.run()
-    data: Json = {
-        "run": str(run),
-        "action": action,
-        "target": worker,
-        "phase": last.phase.value,
-        "steps": [step.json() for step in steps],
-    }
-    emit(session, "action", data, [last.note])
+    progress.emit_result(str(run), request)
     if (next_command := _next_command(action, run, worker)) and last.phase is Phase.EFFECT_SEEN:
         print_message(session, f"next: {next_command}")
     try:
@@ -71,6 +59,47 @@ def run_action(
                 holder.stdin.close()
             holder.wait()
     return ExitCode.OK if last.phase is Phase.EFFECT_SEEN else ExitCode.DEGRADED
+
+
+def run_action_anywhere(
+    session: Session, run: Path, action: str, coordinators: "Coordinators | None"
+) -> ExitCode:
+    """An action on a whole run: through the coordinator if one is named, else beside the run's command."""
+    if coordinators is None:
+        return run_action(session, run, action)
+    from paceline.faults.actions.remote_request import request_remotely
+    from paceline.faults.actions.request import ActionKind, ActionRequest, Phase
+    from paceline.faults.workers import RunAt
+
+    progress = _ActionProgress(session)
+    request = ActionRequest(id=uuid.uuid4().hex, kind=ActionKind(action), by=getpass.getuser(), source="cli")
+    last = request_remotely(RunAt(coordinators, run.name), request, progress.add)
+    progress.emit_result(str(run), request)
+    return ExitCode.OK if last.phase is Phase.EFFECT_SEEN else ExitCode.DEGRADED
+
+
+class _ActionProgress:
+    """Prints the steps of an action, and at its end the result."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._steps: list[Step] = []
+
+    def add(self, step: "Step") -> None:
+        self._steps.append(step)
+        text = step.phase.value.replace("_", " ")
+        print_message(self._session, f"{text}: {step.note}" if step.note else text)
+
+    def emit_result(self, run: str, request: "ActionRequest") -> None:
+        last = self._steps[-1]
+        data: Json = {
+            "run": run,
+            "action": request.kind.value,
+            "target": request.worker,
+            "phase": last.phase.value,
+            "steps": [step.json() for step in self._steps],
+        }
+        emit(self._session, "action", data, [last.note])
 
 
 def _next_command(action: str, run: Path, worker: str) -> str:
@@ -104,21 +133,16 @@ def workers(session: Session) -> None:
     """List, add, remove, pause or kill workers of a live run."""
 
 
-_at_coordinator = run_coordinator_options(
-    "Coordinator nodes that have RUN, which is then its name or id instead of its folder."
-)
-
-
 def _target(session: Session, run: Path, coordinators: "Coordinators | None") -> "Target":
     from paceline.faults.workers import RunAt
 
-    return session.folder / run if coordinators is None else RunAt(coordinators, str(run))
+    return session.folder / run if coordinators is None else RunAt(coordinators, run.name)
 
 
 @workers.command("list")
 @changed_run_argument
 @common_options
-@_at_coordinator
+@act_from_anywhere
 def list_workers(session: Session, run: Path, coordinators: "Coordinators | None") -> None:
     """List the workers of RUN and the current generation.
 
@@ -144,7 +168,7 @@ def list_workers(session: Session, run: Path, coordinators: "Coordinators | None
 @_wait
 @_within
 @common_options
-@_at_coordinator
+@act_from_anywhere
 def add(
     session: Session,
     run: Path,
@@ -166,7 +190,7 @@ def add(
 @_wait
 @_within
 @common_options
-@_at_coordinator
+@act_from_anywhere
 def remove(
     session: Session,
     run: Path,
@@ -200,6 +224,7 @@ _for = click.option(
 @click.option("--force", is_flag=True, help="Proceed even if this ends the run.")
 @yes_option
 @common_options
+@only_beside_the_run
 def kill(session: Session, run: Path, worker: str, force: bool, yes: bool) -> ExitCode:
     """Kill (kill -9) WORKER of RUN and report the recovery; for experiments."""
     if not confirm(session, f"kill {worker} of {run}", yes=yes):
@@ -212,6 +237,7 @@ def kill(session: Session, run: Path, worker: str, force: bool, yes: bool) -> Ex
 @click.argument("worker", shell_complete=worker_names)
 @_for
 @common_options
+@only_beside_the_run
 def pause(session: Session, run: Path, worker: str, for_s: float) -> ExitCode:
     """Pause WORKER of RUN for a while; Ctrl-C resumes it at once."""
     return run_action(session, run, "pause", worker, for_s=for_s)
@@ -221,6 +247,7 @@ def pause(session: Session, run: Path, worker: str, for_s: float) -> ExitCode:
 @changed_run_argument
 @click.argument("worker", shell_complete=worker_names)
 @common_options
+@only_beside_the_run
 def resume(session: Session, run: Path, worker: str) -> ExitCode:
     """Resume WORKER of RUN, even if another command paused it."""
     return run_action(session, run, "resume", worker)
@@ -232,6 +259,7 @@ def resume(session: Session, run: Path, worker: str) -> ExitCode:
 @click.option("--factor", type=float, default=4.0, show_default=True, help="Slowdown factor.")
 @_for
 @common_options
+@only_beside_the_run
 def slow(session: Session, run: Path, worker: str, factor: float, for_s: float) -> ExitCode:
     """Slow down WORKER of RUN for a while; Ctrl-C restores its speed at once."""
     return run_action(session, run, "slow", worker, factor=factor, for_s=for_s)
@@ -243,6 +271,7 @@ def slow(session: Session, run: Path, worker: str, factor: float, for_s: float) 
 @click.option("--force", is_flag=True, help="Proceed even if quorum or too many workers would be lost.")
 @_for
 @common_options
+@only_beside_the_run
 def partition(session: Session, run: Path, names: tuple[str, ...], force: bool, for_s: float) -> ExitCode:
     """Partition nodes and workers of RUN (node-1, worker-0) from all others; Ctrl-C heals it at once.
 
@@ -255,6 +284,7 @@ def partition(session: Session, run: Path, names: tuple[str, ...], force: bool, 
 @workers.command("heal")
 @changed_run_argument
 @common_options
+@only_beside_the_run
 def heal(session: Session, run: Path) -> ExitCode:
     """Heal all partitions of RUN, including those of other commands."""
     return run_action(session, run, "heal")
@@ -283,6 +313,10 @@ def _worker_lines(workforce: "Workforce") -> list[str]:
 @click.command("stop")
 @changed_run_argument
 @common_options
-def stop(session: Session, run: Path) -> ExitCode:
-    """Stop RUN (a run folder) after its current step, with a checkpoint, and wait until it has stopped."""
-    return run_action(session, run, "stop")
+@act_from_anywhere
+def stop(session: Session, run: Path, coordinators: "Coordinators | None") -> ExitCode:
+    """Stop RUN after its current step, with a checkpoint, and wait until it has stopped.
+
+    RUN is a run folder, or with --coordinator the name or id of an elastic run there.
+    """
+    return run_action_anywhere(session, run, "stop", coordinators)

@@ -13,7 +13,9 @@ from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.run_endpoint import Coordinators, NotRunningError
 from paceline.core.clock import SystemClock, monotonic_s, unix_now_s
 from paceline.core.errors import ExitCode, PacelineError
-from paceline.plan.codec import Json, loads
+from paceline.plan.codec import Json
+from paceline.training.action_poller import OUTCOMES
+from paceline.training.command_lease import plan_of
 
 POLL_S = 0.05
 PATIENCE_S = 5.0
@@ -61,7 +63,7 @@ class Resized:
 
 
 def read_workforce(target: Target) -> Workforce:
-    with _open(target) as (run, client):
+    with open_run(target) as (run, client):
         view = client.read("Runs.Get", pb.GetRun(run=run), pb.RunView)
     ranks = {name: rank for rank, name in enumerate(view.generation.workers)}
     now_ms = unix_now_s() * 1000
@@ -93,7 +95,7 @@ def remove(
 
 
 def _resize(target: Target, kind: str, count: int, worker: str, *, wait: bool, within_s: float) -> Resized:
-    with _open(target) as (run, client):
+    with open_run(target) as (run, client):
         request = pb.RequestAction(run=run, kind=kind, target=worker, details={"count": str(count)})
         action = client.write("Actions.Request", request, pb.Action)
         final_phase = pb.ACTION_EFFECT_SEEN if wait else pb.ACTION_ACCEPTED
@@ -135,7 +137,7 @@ def _state(action: pb.Action) -> str:
 
 
 @contextmanager
-def _open(target: Target) -> Iterator[tuple[str, BlockingClient]]:
+def open_run(target: Target) -> Iterator[tuple[str, BlockingClient]]:
     """The id of the run at its coordinator, and a client of that."""
     if isinstance(target, RunAt):
         with open_coordinators(target.coordinators).blocking_client(PATIENCE_S) as client:
@@ -158,14 +160,27 @@ def _open(target: Target) -> Iterator[tuple[str, BlockingClient]]:
 
 def _find_run(client: BlockingClient, name: str) -> str:
     """The id of the run with this id or name; of several with one name it must be the id."""
-    live = client.read("Runs.List", pb.ListRuns(), pb.RunList).runs
-    names = {run.run: loads(run.plan, where=f"the plan of {run.run}").run if run.plan else "" for run in live}
+    runs = client.read("Runs.List", pb.ListRuns(with_ended=True), pb.RunList).runs
+    live = [run for run in runs if run.phase not in OUTCOMES]
+    names = {run.run: _name_of(run) for run in live}
     matches = [run for run, own_name in names.items() if name in (run, own_name)]
     if len(matches) == 1:
         return matches[0]
+    ended = [run for run in runs if run.phase in OUTCOMES and name in (run.run, _name_of(run))]
+    if ended and not matches:
+        newest = max(ended, key=lambda run: run.ended_ms)
+        raise NotRunningError(
+            f"the run {name!r} has ended: {OUTCOMES[newest.phase]}",
+            "resume it where its folder or store is:  paceline train --resume RUN",
+        )
     listed = ", ".join(f"{run} ({own_name})" for run, own_name in names.items()) or "none"
     problem = "no run" if not matches else f"{len(matches)} runs"
     raise NotRunningError(
         f"the coordinator has {problem} {name!r} at work; it has: {listed}",
         "give the id of one of them",
     )
+
+
+def _name_of(run: pb.Run) -> str:
+    plan = plan_of(run)
+    return "" if plan is None else plan.run

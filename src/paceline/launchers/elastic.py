@@ -8,11 +8,12 @@ Every decision is logged with its reason.
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, assert_never
 
 from paceline.core.clock import ActiveTimeout, monotonic_s
 from paceline.events.schema import exit_reason
 from paceline.launchers.supervision import (
+    Effect,
     Failure,
     GiveUp,
     Granted,
@@ -103,6 +104,7 @@ class ElasticSupervisor:
     shards: int
     server_restarts: RestartPolicy | None = None  # the patience with servers, if the run has any
     actions: ActionSource = field(default_factory=NoActions)
+    stop_run: Callable[[], None] = lambda: None  # as Ctrl-C does
     timeout_s: float = 60.0  # --timeout: a lost participant may rejoin within this time
     rng: random.Random = field(default_factory=random.Random)
     _pids: dict[str, int] = field(default_factory=dict)  # pids of live participants
@@ -258,20 +260,32 @@ class ElasticSupervisor:
         workforce = Workforce(
             present, set(self._leaving), elastic.min_workers, elastic.max_workers, self.shards
         )
-        if self._is_ending:
+        is_stop = request.kind == "stop"
+        if self._is_ending and not (is_stop and self._is_stopping):
             given: OperatorResponse = Refused(request.number, "it is ending")
-        elif self.server_restarts is not None:
+        elif self.server_restarts is not None and not is_stop:
             saves = "writes checkpoints by --checkpoint-every only"
             clause = saves if request.kind == "checkpoint" else "has a fixed number of workers"
             given = Refused(request.number, f"a run with parameter servers {clause}")
         else:
             given = answer_request(request, workforce)
-        if isinstance(given, Granted) and given.is_saving:
-            self._orders.append({"op": "save"})
-        elif isinstance(given, Granted):
-            self._resize(given, len(present) + len(given.start))
+        if isinstance(given, Granted):
+            self._grant(given, len(present) + len(given.start))
         self.say(given.reason if isinstance(given, Granted) else f"refused: {given.reason}")
         self.actions.answer(given)
+
+    def _grant(self, given: Granted, after: int) -> None:
+        match given.effect:
+            case Effect.WORKERS:
+                self._resize(given, after)
+            case Effect.CHECKPOINT:
+                self._orders.append({"op": "save"})
+            case Effect.END:
+                if not self._is_stopping:  # a second signal would end the run without a checkpoint
+                    self._is_stopping = True
+                    self.stop_run()
+            case _:
+                assert_never(given.effect)
 
     def _resize(self, given: Granted, after: int) -> None:
         for participant in given.leave:

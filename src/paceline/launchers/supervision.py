@@ -8,6 +8,7 @@ that is not itself the consequence of another: workers that lost a peer only rep
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from enum import Enum
 
 from paceline.core.errors import ExitCode
 
@@ -165,9 +166,17 @@ class OperatorRequest:
     """Request of an operator to the run."""
 
     number: int
-    kind: str  # add, remove, checkpoint
+    kind: str  # add, remove, checkpoint, stop
     count: int = 1
     worker: str = ""  # remove: this one; empty: the newest
+
+
+class Effect(Enum):
+    """What shows that a granted request is done."""
+
+    WORKERS = "workers"  # a generation has the requested workers
+    CHECKPOINT = "checkpoint"  # a newer checkpoint is catalogued
+    END = "end"  # the run has ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +185,7 @@ class Granted:
     start: tuple[str, ...] = ()
     leave: tuple[str, ...] = ()
     reason: str = ""
-    is_saving: bool = False  # the set of workers does not change: the event log shows the save
+    effect: Effect = Effect.WORKERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,9 +217,11 @@ def answer_request(request: OperatorRequest, workforce: Workforce) -> OperatorRe
         case "remove":
             return _remove(request, workforce)
         case "checkpoint":
-            return Granted(
-                request.number, reason="a checkpoint is written after the next step", is_saving=True
-            )
+            reason = "a checkpoint is written after the next step"
+            return Granted(request.number, reason=reason, effect=Effect.CHECKPOINT)
+        case "stop":
+            reason = "the run stops after the current step, with a checkpoint"
+            return Granted(request.number, reason=reason, effect=Effect.END)
         case _:
             return Refused(request.number, f"this run does not support the action {request.kind!r}")
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Self, assert_never
 
 import grpc
 
@@ -19,14 +19,16 @@ from paceline.coordinator.client.blocking import Background
 from paceline.coordinator.client.endpoints import Endpoints
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.core.clock import ActiveTimeout, monotonic_s
-from paceline.launchers.supervision import Granted, OperatorRequest, OperatorResponse, Refused
+from paceline.launchers.supervision import Effect, Granted, OperatorRequest, OperatorResponse, Refused
 
-KINDS = ("add", "remove", "checkpoint")
+KINDS = ("add", "remove", "checkpoint", "stop")
+EXECUTED_BY_CLIENT = "client"  # the executor of an action that is only recorded here
 POLL_S = 2.0  # poll interval without a wake-up by the watch stream
 NODE_TIMEOUT_S = 1.0  # timeout per node while the run stops
 NO_LEADER_TIMEOUT_S = 5.0  # a stopping run waits this long for a coordinator without a leader
 # The same, where most nodes refuse connections: there is no majority that could elect a leader.
 NO_MAJORITY_TIMEOUT_S = 1.0
+OUTCOMES = {pb.RUN_FINISHED: "finished", pb.RUN_STOPPED: "stopped", pb.RUN_FAILED: "failed"}
 ELECTION_TIMEOUT_S = 3.0  # allowed for electing a leader; after it the coordinator counts as unreachable
 
 
@@ -59,6 +61,7 @@ class ActionPoller:
         self._seen: set[int] = set()  # actions that were passed to the launcher
         self._responses: list[OperatorResponse] = []  # not yet reported to the coordinator
         self._open: dict[int, Granted] = {}  # accepted, effect not seen yet
+        self._saved_before: dict[int, int] = {}  # newest checkpoint when an action came, by its number
         self._generation = 0
         self._members: dict[str, int] = {}  # pids of the last known members, by name
         self._given_up: dict[str, int] = {}
@@ -180,9 +183,22 @@ class ActionPoller:
             with suppress(asyncio.CancelledError):
                 await task
         with suppress(RefusedError, UnreachableError):
-            for number in [given.number for given in self._responses] + list(self._open):
-                await self._report(number, pb.ACTION_FAILED, "the run ended before")
+            await self._report_end()
         await self._client.close()
+
+    async def _report_end(self) -> None:
+        granted = [given for given in self._responses if isinstance(given, Granted)]
+        granted += self._open.values()
+        stops = {given.number for given in granted if given.effect is Effect.END}
+        outcome = ""
+        if stops:
+            view = await self._client.read("Runs.Get", pb.GetRun(run=self._run), pb.RunView)
+            outcome = OUTCOMES.get(view.run.phase, "")
+        for number in [given.number for given in self._responses] + list(self._open):
+            if number in stops and outcome:
+                await self._report(number, pb.ACTION_EFFECT_SEEN, f"the run ended: {outcome}")
+            else:
+                await self._report(number, pb.ACTION_FAILED, "the run ended before")
 
     async def _queue_response(self, given: OperatorResponse) -> None:
         self._responses.append(given)
@@ -219,29 +235,58 @@ class ActionPoller:
                 self._wakeup.set()
 
     async def _poll(self) -> None:
-        actions = await self._client.read("Actions.List", pb.ListActions(run=self._run), pb.ActionList)
-        with self._lock:
-            for action in actions.actions:
-                is_new = action.phase == pb.ACTION_REQUESTED and action.action not in self._seen
-                if is_new and action.kind in KINDS:
-                    self._seen.add(action.action)
-                    self._requests.append(_resize_request(action))
+        await self._take_new_requests()
         while self._responses:
             given = self._responses[0]
             if isinstance(given, Refused):
                 await self._report(given.number, pb.ACTION_REFUSED, given.reason)
             else:
                 await self._report(given.number, pb.ACTION_ACCEPTED, given.reason)
-                if not given.is_saving:  # the log shows the checkpoint
-                    self._open[given.number] = given
+                self._open[given.number] = given
             del self._responses[0]
         view = await self._client.read("Runs.Get", pb.GetRun(run=self._run), pb.RunView)
         self._generation = view.generation.number
         await self._update_lost(view)
-        for given in [given for given in self._open.values() if has_effect(given, view.generation)]:
-            text = f"generation {view.generation.number} has {len(view.generation.workers)} workers"
-            await self._report(given.number, pb.ACTION_EFFECT_SEEN, text)
-            del self._open[given.number]
+        for given in list(self._open.values()):
+            if text := await self._observed_effect(given, view.generation):
+                await self._report(given.number, pb.ACTION_EFFECT_SEEN, text)
+                del self._open[given.number]
+
+    async def _take_new_requests(self) -> None:
+        listed = await self._client.read("Actions.List", pb.ListActions(run=self._run), pb.ActionList)
+        new = [action for action in listed.actions if self._is_new(action)]
+        if any(action.kind == "checkpoint" for action in new):
+            saved_step = await self._newest_checkpoint()
+            self._saved_before |= {action.action: saved_step for action in new}
+        with self._lock:
+            self._seen.update(action.action for action in new)
+            self._requests.extend(map(_operator_request, new))
+
+    def _is_new(self, action: pb.Action) -> bool:
+        is_for_run = action.kind in KINDS and action.details.get("executor") != EXECUTED_BY_CLIENT
+        return is_for_run and action.phase == pb.ACTION_REQUESTED and action.action not in self._seen
+
+    async def _observed_effect(self, given: Granted, generation: pb.Generation) -> str:
+        """Description of the effect; empty: none yet."""
+        match given.effect:
+            case Effect.WORKERS:
+                if has_effect(given, generation):
+                    return f"generation {generation.number} has {len(generation.workers)} workers"
+            case Effect.CHECKPOINT:
+                step = await self._newest_checkpoint()
+                if step > self._saved_before.get(given.number, 0):
+                    return f"step {step} is on disk"
+            case Effect.END:
+                pass  # reported when the run has ended
+            case _:
+                assert_never(given.effect)
+        return ""
+
+    async def _newest_checkpoint(self) -> int:
+        """The step of the newest catalogued checkpoint; 0: there is none."""
+        request = pb.ListCheckpoints(run=self._run)
+        listed = await self._client.read("Checkpoints.List", request, pb.CheckpointList)
+        return max((checkpoint.step for checkpoint in listed.checkpoints), default=0)
 
     async def _update_lost(self, view: pb.RunView) -> None:
         """Find members that the coordinator lost by an expired lease: gone, without having left."""
@@ -298,6 +343,6 @@ def has_effect(given: Granted, generation: pb.Generation) -> bool:
     return workers.issuperset(given.start) and workers.isdisjoint(given.leave)
 
 
-def _resize_request(action: pb.Action) -> OperatorRequest:
+def _operator_request(action: pb.Action) -> OperatorRequest:
     count = action.details.get("count", "1")
     return OperatorRequest(action.action, action.kind, int(count) if count.isdecimal() else 0, action.target)

@@ -4,9 +4,11 @@
 and the run's entry at the coordinator.
 """
 
+import os
 import queue
 import random
 import shutil
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -231,6 +233,7 @@ def supervised(
             plan.num_workers,
             server_restarts=servers,
             actions=poller,
+            stop_run=partial(os.kill, os.getpid(), signal.SIGINT),
             timeout_s=plan.timeout_s,
         )
         yield supervisor, registry

@@ -12,6 +12,7 @@ from paceline.core.clock import SystemClock, monotonic_s
 from paceline.core.errors import TrainingError
 from paceline.faults.actions.request import WORKER_ACTIONS, ActionKind, ActionRequest, Phase
 from paceline.plan.plan import Plan
+from paceline.training.action_poller import EXECUTED_BY_CLIENT
 
 PATIENCE_S = 3.0
 POLL_S = 0.05
@@ -63,6 +64,10 @@ class _CoordinatorRecord:
         endpoint = run_endpoint.find_endpoint(run_dir)
         self._client = open_coordinators(endpoint.coordinators).blocking_client(PATIENCE_S)
         details = {"by": request.by, "source": request.source, "id": request.id}
+        # A checkpoint is accepted by the run itself.
+        self._accepts = request.kind is not ActionKind.CHECKPOINT
+        if self._accepts:
+            details["executor"] = EXECUTED_BY_CLIENT
         # The coordinator's target is one living worker; a partition has several, and nodes.
         has_one_target = request.kind in WORKER_ACTIONS
         if not has_one_target and request.worker:
@@ -75,8 +80,6 @@ class _CoordinatorRecord:
             self._client.close()
             raise
         self.text = f"recorded by the coordinator as entry {self._action.action} of its log"
-        # A checkpoint is accepted by the run itself.
-        self._accepts = request.kind is not ActionKind.CHECKPOINT
 
     def report(self, phase: Phase, note: str) -> None:
         if phase is Phase.ACCEPTED and not self._accepts:

@@ -356,6 +356,8 @@ class ElasticGroup:
                 self._lost(member, ActorLost("its heartbeats stopped, and it was killed"))
             case "leave":
                 self._control.ask_to_leave(int(str(order["index"])))
+            case "save":
+                self._control.ask_to_save()
             case "alone":
                 self._control.give_up_coordinator()
             case "pause":
