@@ -28,6 +28,7 @@ KNOWN = {
     "doctor/probes.py": [PROBE, PROBE],
     "faults/hosts/delay_line.py": ["no network: a queue of the kernel"],
     "faults/scenarios/coordinator_nodes.py": [LOOPBACK],
+    "images/probe/model_script.py": ["no socket: the arguments of a function"],
     "k8s/submit/follow.py": ["no socket: subscribes to changes"],
     "launchers/agents/hosted_run.py": ["no network: a socket in a private folder", "the same"],
     "launchers/agents/hub.py": ["TLS, and the secret of the offer"],
