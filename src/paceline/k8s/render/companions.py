@@ -108,6 +108,9 @@ def _identity(intent: JobSpec) -> list[Object]:
 def _policy(intent: JobSpec) -> Object:
     """torch's store, gloo and NCCL do not authenticate peers, so only this job's pods may reach them."""
     own_pods: Object = {"matchLabels": labels(intent)}
+    metrics: list[Json] = []
+    if intent.metrics is not None:  # Prometheus, in any namespace: the token protects them
+        metrics.append({"ports": [{"port": intent.metrics.port, "protocol": "TCP"}]})
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -115,6 +118,6 @@ def _policy(intent: JobSpec) -> Object:
         "spec": {
             "podSelector": own_pods,
             "policyTypes": ["Ingress"],
-            "ingress": [{"from": [{"podSelector": own_pods}]}],
+            "ingress": [{"from": [{"podSelector": own_pods}]}, *metrics],
         },
     }

@@ -5,6 +5,7 @@ operator tells torchrun everything by PET_* variables, so that no flag can contr
 """
 
 from paceline.k8s.objects import HYPERPOD_HEALTH, INSTANCE_TYPE
+from paceline.k8s.render.metrics import ANY, serving, which_pod
 from paceline.k8s.render.pod import (
     Object,
     job_metadata,
@@ -17,7 +18,7 @@ from paceline.k8s.render.pod import (
     torchrun_container,
     variables,
 )
-from paceline.k8s.spec.job import PORT, JobSpec, Rendezvous
+from paceline.k8s.spec.job import PORT, JobSpec, Rendezvous, Target
 from paceline.plan.codec import Json
 
 _RESUME = "sagemaker.amazonaws.com/enable-job-auto-resume"
@@ -74,9 +75,9 @@ def _policy(intent: JobSpec) -> Object:
 
 def _static(intent: JobSpec) -> Object:
     argv = torchrun_arguments(intent, rank="$(RANK)", master="$(MASTER_ADDR)", port="$(MASTER_PORT)")
-    replicas: Object = {"Master": _replica(intent, 1, argv)}
+    replicas: Object = {"Master": _replica(intent, 1, serving(intent, _pod(intent, argv)))}
     if intent.pods.wanted > 1:
-        replicas["Worker"] = _replica(intent, intent.pods.wanted - 1, argv)
+        replicas["Worker"] = _replica(intent, intent.pods.wanted - 1, _pod(intent, argv))
     return {"pytorchReplicaSpecs": replicas}
 
 
@@ -88,19 +89,24 @@ def _elastic(intent: JobSpec) -> Object:
         "maxReplicas": intent.pods.most,
         "maxRestarts": intent.limits.retries,
     }
-    replicas: Object = {"Worker": _replica(intent, intent.pods.wanted, list(intent.command))}
+    pod = serving(intent, _pod(intent, list(intent.command)), which=ANY)
+    replicas: Object = {"Worker": _replica(intent, intent.pods.wanted, pod)}
     return {"elasticPolicy": policy, "pytorchReplicaSpecs": replicas}
 
 
-def _replica(intent: JobSpec, replicas: int, argv: list[Json]) -> Object:
-    program: list[Json] = [require_torch(intent).program]
-    more: Object = {"affinity": healthy_placement(intent)} if is_hyperpod(intent) else {}
-    container = torchrun_container(intent, "pytorch", command=program, args=argv, env=variables(intent))
+def _replica(intent: JobSpec, replicas: int, pod: Object) -> Object:
     return {
         "replicas": replicas,
         "restartPolicy": "OnFailure" if intent.limits.retries else "Never",
-        "template": template(intent, container, **more),
+        "template": pod,
     }
+
+
+def _pod(intent: JobSpec, argv: list[Json]) -> Object:
+    program: list[Json] = [require_torch(intent).program]
+    more: Object = {"affinity": healthy_placement(intent)} if is_hyperpod(intent) else {}
+    container = torchrun_container(intent, "pytorch", command=program, args=argv, env=variables(intent))
+    return template(intent, container, **more)
 
 
 # A Service without an address gives its pods names, so that they find the first of them.
@@ -153,7 +159,8 @@ def _template(intent: JobSpec) -> Object:
     container = torchrun_container(
         intent, "pytorch", command=program, args=argv, ports=ports, env=variables(intent)
     )
-    return template(intent, container, subdomain=intent.name, restartPolicy="Never")
+    pods = template(intent, container, subdomain=intent.name, restartPolicy="Never")
+    return serving(intent, pods, which=which_pod(intent, Target.JOB))
 
 
 # Its agent `hyperpodrun` replaces torchrun: it takes torchrun's flags, and gets the
@@ -208,4 +215,4 @@ def _hyperpod_template(intent: JobSpec) -> Object:
     container = torchrun_container(
         intent, "pytorch", command=program, args=argv, ports=ports, env=variables(intent)
     )
-    return template(intent, container, affinity=healthy_placement(intent))
+    return serving(intent, template(intent, container, affinity=healthy_placement(intent)), which=ANY)

@@ -2,6 +2,7 @@
 
 import shlex
 
+from paceline.k8s.render.metrics import serving
 from paceline.k8s.render.pod import (
     Object,
     config_name,
@@ -67,8 +68,11 @@ def _head(intent: JobSpec) -> Object:
     return {
         # No CPUs for Ray: the head answers and drives, and workers do not slow it down.
         "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0"},
-        "template": pod(
-            intent, [head], {**_restarts(intent), **_volumes(intent)}, needs_api=intent.pods.is_automatic
+        "template": serving(
+            intent,
+            pod(
+                intent, [head], {**_restarts(intent), **_volumes(intent)}, needs_api=intent.pods.is_automatic
+            ),
         ),
     }
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import yaml
 
 from paceline.core.go_yaml import parse_plain_scalar
-from paceline.k8s.render import companions, elastic, pytorch_jobs, ray, trainjob
+from paceline.k8s.render import companions, elastic, metrics, pytorch_jobs, ray, trainjob
 from paceline.k8s.render.pod import Object
 from paceline.k8s.spec.job import RESULTS, JobSpec, Profile, Rendezvous, Target, TorchrunSpec
 
@@ -28,6 +28,7 @@ _ELASTIC_RENDERERS: dict[Target, Callable[[JobSpec], list[Object]]] = {
 
 def render(intent: JobSpec, target: Target) -> list[Object]:
     objects = (_RENDERERS if intent.agents is None else _ELASTIC_RENDERERS)[target](intent)
+    objects = [*metrics.render_monitor(intent, target), *objects]
     if intent.torch is not None:
         return [*companions.render_companions(intent), *objects]
     objects = [*companions.render_ray_companions(intent), *objects]
@@ -66,8 +67,9 @@ _Plain.add_representer(str, _Plain.represent_str)
 def describe_manifest(intent: JobSpec, target: Target) -> list[str]:
     torch = intent.torch
     if torch is None:
-        return []
+        return metrics.describe_metrics(intent, target)
     notes = [*_exceptions(intent, torch), *_of_kind(intent, torch, target)]
+    notes += metrics.describe_metrics(intent, target)
     read_only = {volume.claim for volume in torch.volumes if volume.is_read_only}
     for claim in torch.claims:
         if claim.name in read_only:

@@ -22,6 +22,7 @@ SHM = "/dev/shm"
 RESULTS = "/results"
 CONFIG = "/config"
 CACHE = "/cache"
+METRICS = "/metrics"  # the folder of the token
 
 
 class Target(StrEnum):
@@ -327,6 +328,20 @@ class JobOptions:
         },
     )
     pull_secret: str | None = field(default=None, metadata={"flag": Flag("Image pull secret.", "NAME")})
+    metrics_secret: str = field(
+        default="paceline-metrics/token",
+        metadata={
+            "flag": Flag(
+                "Secret with the token that requests to --metrics-port must carry.",
+                "SECRET[/KEY]",
+                shows_default=True,
+            )
+        },
+    )
+    pod_monitor: bool = field(
+        default=False,
+        metadata={"flag": Flag("Also create a PodMonitor, for the Prometheus operator.")},
+    )
     limits: Limits = field(default_factory=Limits)
     ray_version: str = field(
         default=RAY_VERSION,
@@ -364,6 +379,16 @@ class SecretVariable:
     name: str
     secret: str
     key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSpec:
+    """A job that serves `/metrics`; each request carries the token of this Secret."""
+
+    port: int
+    secret: str
+    key: str
+    has_monitor: bool = False  # a PodMonitor is created with the job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -447,6 +472,7 @@ class JobSpec:
     profile: Profile = Profile.STRICT
     secrets: tuple[SecretVariable, ...] = ()
     pull_secret: str | None = None  # opens the registry of the image
+    metrics: MetricsSpec | None = None  # None: no metrics are served
     has_node_port: bool = False
     limits: Limits = field(default_factory=Limits)
     ray_version: str = RAY_VERSION
