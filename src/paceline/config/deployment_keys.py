@@ -186,7 +186,6 @@ DEPLOYMENT_KEYS = (
         group=Group.MONITORING,
         help="Port on which the run serves /metrics to Prometheus (0 = any free port); on loopback, unless "
         "metrics_token_file is set.",
-        brief="Serve /metrics to Prometheus on this port.",
         kind=Kind.INTEGER,
         default="no metrics are served",
         example="9464",
