@@ -17,11 +17,11 @@ PAGE := src/paceline/dashboard/page/app.js
 APT_GET := flock /var/lib/dpkg env DEBIAN_FRONTEND=noninteractive apt-get -qq
 APT := $(APT_GET) install -y --no-install-recommends
 # What the tests use beside Python; a target each, which installs it or says what is skipped without.
-TOOLS := chromium shellcheck engine hosts aws-tools promtool
+TOOLS := chromium shellcheck engine hosts aws-tools prometheus
 # Where it is set, every process that a test starts compiles torch, Ray and TensorFlow anew: seconds each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-fast check collect setup tools chromium shellcheck engine hosts aws-tools promtool examples test-cluster soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-data bench-cifar bench-failover bench-coordinator bench-lighthouse bench-checkpoints bench-recovery bench-hosts bench-ray bench-watch bench-dashboard screenshots page sim proto docs clean schemas
+.PHONY: demo test test-fast check collect setup tools chromium shellcheck engine hosts aws-tools prometheus examples test-cluster soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-data bench-cifar bench-failover bench-coordinator bench-lighthouse bench-checkpoints bench-recovery bench-hosts bench-ray bench-watch bench-dashboard screenshots page sim proto docs clean schemas
 
 demo: $(INSTALLED)  ## train XOR under every mode with one 3x straggler, and compare
 	$(BIN)/paceline demo
@@ -97,13 +97,14 @@ UV := .venv-tools/bin/uv
 test-cluster: setup  ## jobs of every kind on the cluster of KUBECONFIG, in a namespace of their own; skipped without one
 	$(BIN)/python -m tests.live_cluster $(if $(TEST_IMAGE),--image $(TEST_IMAGE)) $(if $(TEST_RAY_IMAGE),--ray-image $(TEST_RAY_IMAGE))
 
-promtool: setup  ## for the tests of metrics and alert rules: taken out of Debian's package, once; no service is installed
-	@command -v promtool >/dev/null || test -x $(BIN)/promtool || { \
-	  command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null && echo "fetching promtool, once, for the tests of alert rules" && \
+prometheus: setup  ## for the tests of metrics and alert rules: Prometheus and promtool out of Debian's package, once; no service is installed
+	@{ command -v promtool && command -v prometheus; } >/dev/null || test -x $(BIN)/promtool -a -x $(BIN)/prometheus || { \
+	  command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null && echo "fetching Prometheus, once, for the tests of metrics and alert rules" && \
 	  folder=$$(mktemp -d) && ( cd $$folder && { $(APT_GET) download prometheus || { $(APT_GET) update && $(APT_GET) download prometheus; }; } && \
-	  dpkg-deb --fsys-tarfile prometheus_*.deb | tar -xOf - ./usr/bin/promtool > promtool && test -s promtool && chmod +x promtool ) >/dev/null 2>&1 && \
-	  mv $$folder/promtool $(BIN)/promtool && rm -rf $$folder; } || \
-	  echo "NOTE: no promtool here, so tests that ask Prometheus itself about metrics and rules are SKIPPED; it is in Debian's package prometheus"
+	  dpkg-deb --fsys-tarfile prometheus_*.deb | tar -xf - --strip-components=3 ./usr/bin/promtool ./usr/bin/prometheus && \
+	  test -x promtool -a -x prometheus ) >/dev/null 2>&1 && \
+	  mv $$folder/promtool $$folder/prometheus $(BIN) && rm -rf $$folder; } || \
+	  echo "NOTE: no Prometheus here, so tests that start it, or check metrics and rules with promtool, are SKIPPED; both are in Debian's package prometheus"
 
 bench-watch: setup  ## what watching costs a run, and what a custom metric costs a step
 	$(BIN)/python -m benchmarks.watch_overhead

@@ -98,6 +98,9 @@ TORCH = {
     "kubeflow/pytorchjob-hosts.yaml": f"--target pytorchjob --name xor-hosts {_HOSTS}",
     "kubeflow/trainjob-hosts.yaml": f"--target trainjob --name xor-hosts {_HOSTS}",
     "kubernetes/job-hosts.yaml": f"--target job --name xor-hosts {_HOSTS}",
+    "kubernetes/job-metrics.yaml": (
+        f"--target job --name xor-metrics {_TWO} --namespace ml-training --metrics-port 9464 --pod-monitor"
+    ),
     "kubernetes/job.yaml": f"--target job --name xor-ddp {_TWO} --network-policy",
     "kubernetes/job-script.yaml": (
         "--target job --image example.com/mine:1 --nodes 2 --mode ssgd -- /app/train.py --epochs 5"
@@ -147,6 +150,10 @@ def torch_manifests() -> dict[str, str]:
 _DEPLOYED = {
     "coordinator": "coordinator --namespace train --image example.com/paceline:1",
     "dashboard": "dashboard --namespace ml-training --claim output --image example.com/paceline:1",
+    "monitoring": (
+        "monitoring --namespace ml-training --prometheus-image example.com/prometheus:1"
+        " --grafana-image example.com/grafana:1"
+    ),
 }
 
 

@@ -96,6 +96,8 @@ class _Settings(TypedDict, total=False):
     export: str | Sequence[str]
     gradient_norm_every: int
     alerts: str
+    metrics_port: int
+    metrics_token_file: str
     run_dir: str
     save_dir: str
 

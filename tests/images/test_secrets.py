@@ -121,6 +121,7 @@ PASSWORD_PLACES = (
     "docker login -u me -p {} registry",
     "postgresql://me:{}@db:5432/x",
     "Authorization: Basic {}",
+    "authorization:\n  type: Bearer\n  credentials: {}",
     "RUN echo {} | docker login -u me --password-stdin",
 )
 SURROUNDINGS = st.text(" \n\tabz:=#'\"/.-{}[](),\\", max_size=12)
@@ -215,6 +216,7 @@ def test_a_private_key_is_hidden_as_a_whole_and_line_by_line(body: list[str]) ->
         "error: the token: expired, or the password is wrong; --token is needed and --password must be given",
         "basic authentication and bearer authentication are refused",
         "secretKeyRef: {name: hub, key: token}",
+        "authorization:\n  type: Bearer\n  credentials_file: /metrics/token\n",
         "npm_config_registry=https://registry.npmjs.org pypi-attestations hf_hub_download ghp_x AKIA sk-",
         "worker-3 lost: connection reset by peer while reading from 10.0.0.4:29500",
         "key: value, sort_key=name",

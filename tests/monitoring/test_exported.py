@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 from docs.runbook_pages import runbooks
-from tests.fixtures.processes.promtool import needs_promtool, promtool
+from tests.fixtures.processes.prometheus import needs_promtool, promtool
 from tests.monitoring.scripted_log import T0_NS, ScriptedLog, a_plan, steady_log
 
 from paceline.monitoring.alerts.rule_file import default_rules

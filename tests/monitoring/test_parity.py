@@ -4,7 +4,7 @@ import random
 from pathlib import Path
 
 import yaml
-from tests.fixtures.processes.promtool import needs_promtool, promtool
+from tests.fixtures.processes.prometheus import needs_promtool, promtool
 from tests.monitoring.scripted_series import STEP_S, Scripted, samples_at, scripted
 
 from paceline.monitoring.alerts.engine import AlertEngine, State

@@ -67,7 +67,7 @@ def run(
             claimed_run_dir(request.first_dir.resolve(), is_named=request.is_named) as run_dir,
             open_watcher(session, request.plan.run) as watcher,
         ):
-            result = train_with(launcher, request.plan, run_dir, watcher)
+            result = train_with(launcher, request.plan, run_dir, watcher, metrics=request.metrics)
         return to_result(result, run_dir)
 
 

@@ -13,6 +13,7 @@ from paceline.api.arguments import hints_in_traceback, import_name, parse_kwargs
 from paceline.api.result import TrainResult, from_json
 from paceline.checkpoints.catalog import Checkpoint
 from paceline.launchers.local import LocalLauncher
+from paceline.monitoring.metrics.server_process import MetricsEndpoint
 from paceline.plan.codec import Json
 from paceline.plan.describe import announce_lr_scaling
 from paceline.plan.plan import Plan
@@ -67,7 +68,7 @@ def train(
         ):
             if scaled := announce_lr_scaling(plan):
                 watcher.note(scaled)
-            result = train_with(launcher, plan, run_dir, watcher)
+            result = train_with(launcher, plan, run_dir, watcher, metrics=request.metrics)
         return to_result(result, run_dir)
 
 
@@ -99,10 +100,11 @@ def train_with(
     watcher: Watcher,
     *,
     resume_from: Checkpoint | None = None,
+    metrics: MetricsEndpoint | None = None,
 ) -> dict[str, Json]:
     if plan.ray is not None:
         launcher.close()  # Ray starts the workers; the helper process would only take memory
-    return run.train(plan, run_dir, watcher, warm=launcher, resume_from=resume_from)
+    return run.train(plan, run_dir, watcher, warm=launcher, resume_from=resume_from, metrics=metrics)
 
 
 def to_result(result: dict[str, Json], run_dir: Path) -> TrainResult:

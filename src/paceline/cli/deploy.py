@@ -187,6 +187,32 @@ _COORDINATOR_OPTIONS = (
 )
 
 
+_MONITORING_OPTIONS = (
+    click.option("--namespace", "-n", required=True, metavar="NAME", help="Namespace of the jobs."),
+    click.option(
+        "--prometheus-image", required=True, metavar="NAME:TAG", help="Container image of Prometheus."
+    ),
+    click.option("--grafana-image", required=True, metavar="NAME:TAG", help="Container image of Grafana."),
+    click.option("--name", default="paceline-monitoring", show_default=True, help="Name of the objects."),
+    click.option(
+        "--token-secret",
+        default="paceline-metrics",
+        show_default=True,
+        metavar="NAME",
+        help="Secret with the token of the jobs in the key `token`.",
+    ),
+    click.option(
+        "--password-secret",
+        default="paceline-grafana",
+        show_default=True,
+        metavar="NAME",
+        help="Secret with the password of Grafana's admin in the key `password`.",
+    ),
+    click.option("--storage", default="10Gi", show_default=True, help="Maximum size of Prometheus' data."),
+    click.option("--pull-secret", metavar="NAME", help="Image pull secret."),
+)
+
+
 @click.group("deploy")
 @common_options
 def deploy(session: Session) -> None:
@@ -236,6 +262,21 @@ def _coordinator_spec(params: dict[str, Any]) -> "Coordinator":
 
     secret = params.pop("tls_secret") or f"{params['name']}-pki"
     return Coordinator(tls_secret=secret, **params)
+
+
+@render.command("monitoring")
+@render_options(_MONITORING_OPTIONS)
+@common_options
+def render_monitoring(session: Session, *, out: Path | None, **params: Any) -> None:  # Any: from click
+    """Render Prometheus, which finds the jobs of a namespace that serve metrics (`job render
+    --metrics-port`), and Grafana with the dashboards. The data are lost with the pods."""
+    from paceline.k8s.deploy.apply import monitoring_files
+    from paceline.k8s.deploy.monitoring import Monitoring, access_commands, secret_commands
+
+    spec = Monitoring(**params)
+    show_files(session, monitoring_files(spec), secret_commands(spec), out)
+    for command in access_commands(spec):
+        print_message(session, f"then: {command}")
 
 
 render.add_command(render_dashboard)

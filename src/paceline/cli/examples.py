@@ -176,6 +176,13 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
             "Serve a dashboard of the runs on a PersistentVolumeClaim",
         ),
     ),
+    "cluster deploy render monitoring": (
+        (
+            "--namespace train --prometheus-image example.com/prometheus:1"
+            " --grafana-image example.com/grafana:1 --out monitoring",
+            "Write Prometheus and Grafana for the jobs of a namespace",
+        ),
+    ),
     "cluster deploy apply": (
         ("coordinator --namespace train --image example.com/x:1", "Create the objects in the cluster"),
     ),

@@ -40,8 +40,11 @@ def metrics(session: Session) -> None:
     type=click.Path(path_type=Path),
     help="File with the token that each request must carry; created if missing.",
 )
+@click.option("--beside", is_flag=True, hidden=True, help="Exit when stdin is closed.")
 @common_options
-def serve(session: Session, run: Path | None, host: str, port: int, token_file: Path | None) -> None:
+def serve(
+    session: Session, run: Path | None, host: str, port: int, token_file: Path | None, beside: bool
+) -> None:
     """Serve `/metrics` of RUN (default: the newest under runs/) until Ctrl-C.
 
     Beyond loopback only with --token-file: Prometheus sends the token as a bearer (`authorization`,
@@ -61,6 +64,9 @@ def serve(session: Session, run: Path | None, host: str, port: int, token_file: 
     with MetricsServer(run_dir, host, port, token=token) as server:
         emit(session, "metrics.serve", {"url": server.url, "run": str(run_dir)}, [server.url])
         sys.stdout.flush()
+        if beside:
+            sys.stdin.read()
+            return
         print_message(session, "stop with Ctrl-C; the run is not affected")
         threading.Event().wait()
 

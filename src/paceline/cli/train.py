@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from paceline.checkpoints.catalog import Checkpoint
     from paceline.config.environment import World
     from paceline.coordinator.run_endpoint import Coordinators
+    from paceline.monitoring.metrics.server_process import MetricsEndpoint
     from paceline.plan.codec import Json
     from paceline.plan.explain import Line
     from paceline.plan.plan import Plan
@@ -38,6 +39,7 @@ class _More(TypedDict):
 
     with_dashboard: bool
     coordinators: "Coordinators | None"
+    metrics: "MetricsEndpoint | None"
 
 
 @click.command("train", cls=SettingsCommand)
@@ -112,7 +114,13 @@ def start_run(
         if scaled := announce_lr_scaling(plan):
             print_message(session, scaled)
         return follow_run(
-            launcher, session, plan, run_dir, with_dashboard=with_dashboard, coordinators=coordinators
+            launcher,
+            session,
+            plan,
+            run_dir,
+            with_dashboard=with_dashboard,
+            coordinators=coordinators,
+            metrics=request.metrics,
         )
 
 
@@ -130,7 +138,11 @@ def start_or_resume_run(
     from paceline.training.resume import find_previous_run, newest_checkpoint
     from paceline.training.run import locked_run
 
-    more: _More = {"with_dashboard": with_dashboard, "coordinators": coordinators}
+    more: _More = {
+        "with_dashboard": with_dashboard,
+        "coordinators": coordinators,
+        "metrics": request.metrics,
+    }
     previous = find_previous_run(request, world or World())
     if previous is not None:
         if world is not None and world.restarts > 0:
@@ -140,7 +152,7 @@ def start_or_resume_run(
             if checkpoint is not None:
                 return continue_run(launcher, session, previous, request.plan, checkpoint, **more)
         print_message(session, f"{previous} has no complete checkpoint to resume from: starting from step 0")
-    return start_run(launcher, session, request, **more)
+    return start_run(launcher, session, request, with_dashboard=with_dashboard, coordinators=coordinators)
 
 
 def follow_run(
@@ -151,10 +163,17 @@ def follow_run(
     *,
     with_dashboard: bool,
     coordinators: "Coordinators | None" = None,
+    metrics: "MetricsEndpoint | None" = None,
 ) -> ExitCode:
     """Start the plan in this folder, follow it to its end, and show its result."""
     result = _train(
-        launcher, session, plan, run_dir, with_dashboard=with_dashboard, coordinators=coordinators
+        launcher,
+        session,
+        plan,
+        run_dir,
+        with_dashboard=with_dashboard,
+        coordinators=coordinators,
+        metrics=metrics,
     )
     return conclude(session, plan, run_dir, result)
 
@@ -168,8 +187,11 @@ def resume_run(
     with_dashboard: bool = False,
     coordinators: "Coordinators | None" = None,
 ) -> ExitCode:
+    from paceline.monitoring.metrics.server_process import SETTINGS, endpoint_of_flags
     from paceline.training.run import load_resumable, locked_run
 
+    metrics = endpoint_of_flags(flags, session.folder)
+    flags = [flag for flag in flags if flag.key not in SETTINGS]
     others = [flag for flag in flags if flag.key != "num_workers"]
     if others:
         raise ConfigError(
@@ -204,6 +226,7 @@ def resume_run(
             with_dashboard=with_dashboard,
             coordinators=coordinators,
             lease=lease,
+            metrics=metrics,
         )
 
 
@@ -217,6 +240,7 @@ def continue_run(
     with_dashboard: bool = False,
     coordinators: "Coordinators | None" = None,
     lease: "CommandLease | None" = None,
+    metrics: "MetricsEndpoint | None" = None,
 ) -> ExitCode:
     for warning in checkpoint.warnings:
         print_message(session, f"warning: {warning}")
@@ -234,6 +258,7 @@ def continue_run(
         with_dashboard=with_dashboard,
         coordinators=coordinators,
         lease=lease,
+        metrics=metrics,
     )
     return conclude(session, plan, run_dir, result)
 
@@ -248,6 +273,7 @@ def _train(
     with_dashboard: bool,
     coordinators: "Coordinators | None",
     lease: "CommandLease | None" = None,
+    metrics: "MetricsEndpoint | None" = None,
 ) -> "dict[str, Json]":
     from paceline.training import run
     from paceline.training.progress_display import open_watcher
@@ -277,6 +303,7 @@ def _train(
             resume_from=resume_from,
             coordinators=coordinators,
             lease=lease,
+            metrics=metrics,
         )
 
 

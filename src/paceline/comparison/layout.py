@@ -237,6 +237,7 @@ _REFUSED = {
     "export": "leave it out, because it slows down the runs; afterwards: paceline export RUN --to "
     "tensorboard",
     "alerts": "leave it out: a comparison sends no alerts",
+    "metrics_port": "leave it out: every run would listen on the same port",
     "early_stop_patience": "leave it out: runs that stop early do not do equal work",
     "early_stop_metric": "leave it out, like early_stop_patience",
     "scale_lr": "leave it out: the global batch is the same for all modes, so there is nothing to scale",

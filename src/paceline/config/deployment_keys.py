@@ -182,6 +182,26 @@ DEPLOYMENT_KEYS = (
         example="alerts.yaml",
     ),
     Key(
+        name="metrics_port",
+        group=Group.MONITORING,
+        help="Port on which the run serves /metrics to Prometheus (0 = any free port); on loopback, unless "
+        "metrics_token_file is set.",
+        kind=Kind.INTEGER,
+        default="no metrics are served",
+        example="9464",
+        minimum=0,
+        maximum=65535,
+    ),
+    Key(
+        name="metrics_token_file",
+        group=Group.MONITORING,
+        help="File with the token that each request for metrics must carry; created if missing. With it the "
+        "metrics are served on all addresses.",
+        kind=Kind.TEXT,
+        default="metrics are served on loopback only",
+        example="metrics.token",
+    ),
+    Key(
         name="run_dir",
         group=Group.RUN,
         help="Run folder; it must not contain another run.",

@@ -139,6 +139,8 @@ class TrainConfig:
     export: tuple[ExportTarget, ...] | None = None
     gradient_norm_every: int | None = None
     alerts: str | None = None
+    metrics_port: int | None = None
+    metrics_token_file: str | None = None
     run_dir: str | None = None
     save_dir: str | None = None
     # By key; also `straggler[0]` for each rule and `task_options.hidden` for each option.

@@ -367,6 +367,7 @@ _AROUND: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         (
             "an Authorization header",
             r"\b(?:proxy-)?authorization[\"']?\s*[:=]\s*[\"']?"
+            r"(?!\{?(?:type|credentials|credentials_file):\s)"  # keys of Prometheus' configuration
             r"(?:(?:bearer|basic|token|digest|negotiate|apikey)\s+)?(?!(?:bearer|basic|token)\s)(?P<value>[^\s\"',;`]{4,}|AWS4-HMAC-SHA256[^\n\"']+)",
         ),
         ("an Authorization header", r"\bAWS4-HMAC-SHA256\s+(?P<value>Credential=[^\n\"']+)"),

@@ -95,6 +95,7 @@ RAY_CLUSTER = Kind("RayCluster", "rayclusters", group="ray.io")
 HYPERPOD_JOB = Kind("HyperPodPyTorchJob", "hyperpodpytorchjobs", group="sagemaker.amazonaws.com")
 LOCAL_QUEUE = Kind("LocalQueue", "localqueues", "v1beta1", "kueue.x-k8s.io")
 WORKLOAD = Kind("Workload", "workloads", "v1beta1", "kueue.x-k8s.io")
+POD_MONITOR = Kind("PodMonitor", "podmonitors", group="monitoring.coreos.com")
 CLUSTER_POLICY = Kind("ClusterPolicy", "clusterpolicies", group="nvidia.com", is_namespaced=False)
 
 # One of them represents a whole job; operators derive later kinds from earlier ones, under the same name.

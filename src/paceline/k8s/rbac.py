@@ -35,6 +35,7 @@ _ON_REQUEST = (
     "persistentvolumeclaims",
     "networkpolicies.networking.k8s.io",
     "resourceclaimtemplates.resource.k8s.io",
+    "podmonitors.monitoring.coreos.com",
 )
 # Objects that an operator creates for a job: they have the events of refused pods, and an object of the
 # job's name must be deleted before the next attempt.

@@ -24,7 +24,7 @@ from paceline.plan.check_gradients import (
     check_compression,
     check_stragglers,
 )
-from paceline.plan.check_task import check_data, check_evaluation, check_exports, check_model
+from paceline.plan.check_task import check_data, check_evaluation, check_exports, check_metrics, check_model
 from paceline.plan.check_workers import check_elastic, check_ray, check_torchrun
 from paceline.plan.plan import Device, GossipVariant, Launcher, StrategyOptions
 from paceline.plan.urls import check_checkpoints
@@ -85,6 +85,7 @@ def check(config: TrainConfig, facts: Facts) -> list[Problem]:
     checked.problems += check_model(config, checked.are_sound)
     checked.problems += check_compression(config, facts, checked.are_sound)
     checked.problems += check_exports(config, facts)
+    checked.problems += check_metrics(config)
     checked.problems += check_elastic(config, checked.are_sound)
     checked.problems += check_evaluation(config, checked.are_sound)
     checked.problems += check_torchrun(config, facts, checked.are_sound)

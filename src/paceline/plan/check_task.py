@@ -203,6 +203,18 @@ def _scaling(config: TrainConfig) -> list[Problem]:
     return [Problem(f"scale_lr is linear, but {why}", hint, config.origin("scale_lr"))]
 
 
+def check_metrics(config: TrainConfig) -> list[Problem]:
+    if config.metrics_port is None and config.metrics_token_file is not None:
+        message = f"metrics_token_file is {config.metrics_token_file}, but no metrics are served"
+        return [Problem(message, "add --metrics-port 9464", config.origin("metrics_token_file"))]
+    if config.metrics_port is not None and config.events == "off":
+        message = "metrics are derived from the event log, but events is off"
+        return [
+            Problem(message, "leave events out, or leave metrics_port out", config.origin("metrics_port"))
+        ]
+    return []
+
+
 def check_exports(config: TrainConfig, facts: Facts) -> list[Problem]:
     targets = config.export or ()
     where = config.origin("export")

@@ -12,6 +12,7 @@ from paceline.config.load import from_set_flags, load
 from paceline.config.train_config import TrainConfig
 from paceline.config.values import RawSetting
 from paceline.core.errors import Problem, RunFolderError
+from paceline.monitoring.metrics.server_process import MetricsEndpoint, metrics_endpoint
 from paceline.plan.decide import task_of, task_options_of
 from paceline.plan.plan import Dtype, Option, Plan
 from paceline.plan.resolve import resolve
@@ -118,6 +119,7 @@ class Request:
     first_dir: Path  # the same without a number
     facts: Facts
     is_named: bool = False  # given by the user with run_dir
+    metrics: MetricsEndpoint | None = None  # None: no metrics are served
 
 
 def read_request(
@@ -152,4 +154,11 @@ def read_request(
     is_named = config.run_dir is not None
     first_dir = session.folder / (config.run_dir or Path(config.save_dir or "runs") / plan.run)
     run_dir = first_dir if is_named else choose_run_dir(first_dir)
-    return Request(plan=plan, run_dir=run_dir, first_dir=first_dir, facts=facts, is_named=is_named)
+    return Request(
+        plan=plan,
+        run_dir=run_dir,
+        first_dir=first_dir,
+        facts=facts,
+        is_named=is_named,
+        metrics=metrics_endpoint(config, session.folder),
+    )

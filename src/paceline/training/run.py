@@ -38,6 +38,8 @@ from paceline.events.segments import recorded_plans
 from paceline.export.processes import exporting
 from paceline.launchers.local import LocalLauncher, Message, RunLauncher, RunOutcome
 from paceline.monitoring.alerts.delivery import alerting, require_rules
+from paceline.monitoring.metrics.http_server import require_prometheus
+from paceline.monitoring.metrics.server_process import MetricsEndpoint, serving_metrics
 from paceline.monitoring.probes.collector import collecting
 from paceline.plan.catalog import server_names
 from paceline.plan.codec import COPY, Json, dumps, plan_hash, read, recorded_hash
@@ -77,12 +79,15 @@ def train(
     resume_from: Checkpoint | None = None,
     coordinators: "Coordinators | None" = None,
     lease: "CommandLease | None" = None,
+    metrics: MetricsEndpoint | None = None,
 ) -> dict[str, Json]:
     """Run the plan to its end; the contents of result.json. A given `warm` launcher stays open.
 
     `coordinators`: of an elastic run; without them those of PACELINE_COORDINATOR, or a node of its own.
     `lease`: of a run with a store and a coordinator, if the caller holds it; otherwise it is acquired here.
     """
+    if metrics is not None:
+        require_prometheus()
     if plan.elastic is not None:
         coordinators = _reachable(coordinators, plan.launcher)
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -102,15 +107,25 @@ def train(
 
             on_agents = HostsLauncher(offered_to_agents)
             with exporting(plan, run_dir, watcher.note):
-                return _run(plan, run_dir, watcher, on_agents, resume_from, coordinators, lease)
+                return _run(plan, run_dir, watcher, on_agents, resume_from, coordinators, lease, metrics)
         if plan.ray is None or not (warm is None or isinstance(warm, LocalLauncher)):
             with exporting(plan, run_dir, watcher.note):
-                return _run(plan, run_dir, watcher, warm, resume_from, coordinators, lease)
+                return _run(plan, run_dir, watcher, warm, resume_from, coordinators, lease, metrics)
         from paceline.launchers.ray.launcher import RayLauncher  # imports Ray
 
         # Connect before anything starts, so that problems with Ray leave no half-started run.
         with closing(RayLauncher(plan)) as on_ray, exporting(plan, run_dir, watcher.note):
-            return _run(plan, run_dir, watcher, on_ray, resume_from, coordinators, lease, host=on_ray.address)
+            return _run(
+                plan,
+                run_dir,
+                watcher,
+                on_ray,
+                resume_from,
+                coordinators,
+                lease,
+                metrics,
+                host=on_ray.address,
+            )
 
 
 def _reachable(coordinators: "Coordinators | None", launcher: LauncherKind) -> "Coordinators | None":
@@ -147,6 +162,7 @@ def _run(
     resume_from: Checkpoint | None,
     coordinators: "Coordinators | None",
     lease: "CommandLease | None",
+    metrics: MetricsEndpoint | None,
     *,
     host: str = "127.0.0.1",
 ) -> dict[str, Json]:
@@ -163,7 +179,7 @@ def _run(
     if lease is not None:
         lease.ending = "failed"  # unless it ends otherwise
     follow = MessageFollower(plan, watcher, started_s, resume_from, copier, lease)
-    with copier.running():
+    with copier.running(), serving_metrics(metrics, run_dir, watcher.note):
         result = _execute(plan, run_dir, watcher, warm, resume_from, coordinators, log, follow, host=host)
         _write_result(result, run_dir, watcher.note)
     if lease is not None:

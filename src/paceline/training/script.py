@@ -17,6 +17,7 @@ from paceline.config.train_config import TrainConfig
 from paceline.config.values import RawSetting
 from paceline.core.errors import ConfigError, Mistake, Problem
 from paceline.launchers.local import ScriptStart
+from paceline.monitoring.metrics.server_process import metrics_endpoint
 from paceline.plan import decide
 from paceline.plan.catalog import MODES, SCRIPT_TASK, Channel, Mode
 from paceline.plan.check import check
@@ -113,7 +114,14 @@ def read_script_request(
     is_named = config.run_dir is not None
     first_dir = session.folder / (config.run_dir or Path(config.save_dir or "runs") / plan.run)
     run_dir = first_dir if is_named else choose_run_dir(first_dir)
-    return Request(plan=plan, run_dir=run_dir, first_dir=first_dir, facts=facts, is_named=is_named)
+    return Request(
+        plan=plan,
+        run_dir=run_dir,
+        first_dir=first_dir,
+        facts=facts,
+        is_named=is_named,
+        metrics=metrics_endpoint(config, session.folder),
+    )
 
 
 def probe(

@@ -30,6 +30,7 @@ _MAX_PROBLEMS = 8
 _REFUSED = {
     "export": "trials are not exported; afterwards `paceline export DIR/trials/001` does that for one",
     "alerts": "trials send no alerts",
+    "metrics_port": "trials would listen on the same port",
     "checkpoint_store": "trials keep their checkpoints in their own folders",
 }
 

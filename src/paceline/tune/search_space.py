@@ -40,6 +40,8 @@ NOT_SEARCHED = frozenset(
         "restarts",
         "export",
         "alerts",
+        "metrics_port",
+        "metrics_token_file",
         "gradient_norm_every",
         "checkpoint_store",
     }

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.core.errors import CannotWriteError, ManifestError, NotReadyError, Problem
-from paceline.k8s.deploy import coordinator, dashboard
+from paceline.k8s.deploy import coordinator, dashboard, monitoring
 from paceline.k8s.deploy.coordinator import Coordinator
 from paceline.k8s.deploy.dashboard import Dashboard
+from paceline.k8s.deploy.monitoring import Monitoring
 from paceline.k8s.deploy.service import KUSTOMIZATION_FILE, merge_patch
 from paceline.k8s.fix.actions import object_label
 from paceline.k8s.objects import (
@@ -225,6 +226,20 @@ def dashboard_files(options: Dashboard) -> dict[str, str]:
     if problems:
         raise ManifestError(problems)
     return manifest_texts(dashboard.kustomization(options), dashboard.render(options))
+
+
+def monitoring_files(options: Monitoring) -> dict[str, str]:
+    """The folder for kustomize, by file. Raises ConfigError."""
+    problems = service_problems(options.name, options.namespace, options.prometheus_image)
+    if not IMAGE.fullmatch(options.grafana_image):
+        message = f"{options.grafana_image!r} is not an image name"
+        problems.append(Problem(message, "write NAME:TAG", "--grafana-image"))
+    problems += find_invalid_quantities(options, ("storage",))
+    named = {"token-secret": options.token_secret, "password-secret": options.password_secret}
+    problems += find_invalid_names({**named, "pull-secret": options.pull_secret})
+    if problems:
+        raise ManifestError(problems)
+    return manifest_texts(monitoring.kustomization(options), monitoring.render(options))
 
 
 def apply_dashboard(api: "KubernetesApi", options: Dashboard, *, dry_run: bool) -> list[Applied]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from paceline.k8s.render.metrics import scraping
 from paceline.k8s.render.pod import GPUS, Object, claim_name, config_name, labels, metadata, require_torch
 from paceline.k8s.render.ray import account_name, render_policy, scaling_rules
 from paceline.k8s.spec.job import Claim, JobSpec
@@ -122,6 +123,6 @@ def _policy(intent: JobSpec) -> Object:
         "spec": {
             "podSelector": own_pods,
             "policyTypes": ["Ingress"],
-            "ingress": [{"from": [{"podSelector": own_pods}]}],
+            "ingress": [{"from": [{"podSelector": own_pods}]}, *scraping(intent)],
         },
     }

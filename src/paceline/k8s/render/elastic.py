@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from paceline.k8s.objects import COMMAND_RESTARTS, DRAINED
+from paceline.k8s.render.metrics import serving
 from paceline.k8s.render.pod import (
     Object,
     deadline,
@@ -121,7 +122,7 @@ def _indexed_template(intent: JobSpec, pods: int) -> Object:
         for number in range(pods)
         for key in (_HOST_KEYS if number else _COMMAND_KEYS)
     ]
-    made = _template(intent, container, items, subPathExpr="$(JOB_COMPLETION_INDEX)")
+    made = serving(intent, _template(intent, container, items, subPathExpr="$(JOB_COMPLETION_INDEX)"))
     return _with_spec(_never_restarted(made), **spread_over_nodes(labels(intent)))
 
 
@@ -235,7 +236,7 @@ def _command_template(intent: JobSpec, name: str) -> Object:
         "requests": {"cpu": str(size.cpus), "memory": size.memory},
         "limits": {"memory": size.memory},
     }
-    return _template(intent, container, _items(_COMMAND_KEYS))
+    return serving(intent, _template(intent, container, _items(_COMMAND_KEYS)))
 
 
 def _items(keys: Iterable[str]) -> list[Object]:

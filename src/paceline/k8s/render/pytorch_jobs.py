@@ -5,6 +5,7 @@ operator tells torchrun everything by PET_* variables, so that no flag can contr
 """
 
 from paceline.k8s.objects import HYPERPOD_HEALTH, INSTANCE_TYPE
+from paceline.k8s.render.metrics import ANY, serving, which_pod
 from paceline.k8s.render.pod import (
     Object,
     deadline,
@@ -21,7 +22,7 @@ from paceline.k8s.render.pod import (
     torchrun_container,
     variables,
 )
-from paceline.k8s.spec.job import PORT, JobSpec, Rendezvous
+from paceline.k8s.spec.job import PORT, JobSpec, Rendezvous, Target
 from paceline.plan.codec import Json
 
 _RESUME = "sagemaker.amazonaws.com/enable-job-auto-resume"
@@ -79,9 +80,9 @@ def _policy(intent: JobSpec) -> Object:
 
 def _static(intent: JobSpec) -> Object:
     argv = torchrun_arguments(intent, rank="$(RANK)", master="$(MASTER_ADDR)", port="$(MASTER_PORT)")
-    replicas: Object = {"Master": _replica(intent, 1, argv)}
+    replicas: Object = {"Master": _replica(intent, 1, serving(intent, _pod(intent, argv)))}
     if intent.pods.wanted > 1:
-        replicas["Worker"] = _replica(intent, intent.pods.wanted - 1, argv)
+        replicas["Worker"] = _replica(intent, intent.pods.wanted - 1, _pod(intent, argv))
     return {"pytorchReplicaSpecs": replicas}
 
 
@@ -96,7 +97,8 @@ def _elastic(intent: JobSpec) -> Object:
         "maxRestarts": intent.limits.retries if restarts is None else restarts,
     }
     argv: list[Json] = list(intent.command[require_torch(intent).is_raw :])
-    replicas: Object = {"Worker": _replica(intent, intent.pods.wanted, argv)}
+    pod = serving(intent, _pod(intent, argv), which=ANY)
+    replicas: Object = {"Worker": _replica(intent, intent.pods.wanted, pod)}
     return {"elasticPolicy": policy, "pytorchReplicaSpecs": replicas}
 
 
@@ -107,15 +109,19 @@ def _endpoint(intent: JobSpec) -> Object:
     return {"rdzvHost": host, **({"rdzvPort": int(port)} if port else {})}
 
 
-def _replica(intent: JobSpec, replicas: int, argv: list[Json]) -> Object:
-    program: list[Json] = [require_torch(intent).program]
-    more: Object = {"affinity": healthy_placement(intent)} if is_hyperpod(intent) else {}
-    container = torchrun_container(intent, "pytorch", command=program, args=argv, env=variables(intent))
+def _replica(intent: JobSpec, replicas: int, pod: Object) -> Object:
     return {
         "replicas": replicas,
         "restartPolicy": "OnFailure" if intent.limits.retries else "Never",
-        "template": template(intent, container, **more),
+        "template": pod,
     }
+
+
+def _pod(intent: JobSpec, argv: list[Json]) -> Object:
+    program: list[Json] = [require_torch(intent).program]
+    more: Object = {"affinity": healthy_placement(intent)} if is_hyperpod(intent) else {}
+    container = torchrun_container(intent, "pytorch", command=program, args=argv, env=variables(intent))
+    return template(intent, container, **more)
 
 
 # A Service without an address gives its pods names, so that they find the first of them.
@@ -173,7 +179,8 @@ def _template(intent: JobSpec) -> Object:
     ports: list[Json] = [{"containerPort": _port(intent), "name": "rendezvous"}]
     env = [*variables(intent), *(_identity(intent, master) if torch.is_raw else [])]
     container = torchrun_container(intent, "pytorch", command=program, args=argv, ports=ports, env=env)
-    return template(intent, container, subdomain=intent.name, restartPolicy="Never")
+    pods = template(intent, container, subdomain=intent.name, restartPolicy="Never")
+    return serving(intent, pods, which=which_pod(intent, Target.JOB))
 
 
 def _identity(intent: JobSpec, master: str) -> list[Json]:
@@ -251,4 +258,4 @@ def _hyperpod_template(intent: JobSpec) -> Object:
     container = torchrun_container(
         intent, "pytorch", command=program, args=argv, ports=ports, env=variables(intent)
     )
-    return template(intent, container, affinity=healthy_placement(intent))
+    return serving(intent, template(intent, container, affinity=healthy_placement(intent)), which=ANY)

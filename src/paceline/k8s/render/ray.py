@@ -2,6 +2,7 @@
 
 import shlex
 
+from paceline.k8s.render.metrics import scraping, serving
 from paceline.k8s.render.pod import (
     Object,
     config_name,
@@ -71,17 +72,20 @@ def _head(intent: JobSpec) -> Object:
     return {
         # No CPUs for Ray: the head answers and drives, and workers do not slow it down.
         "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0"},
-        "template": pod(
+        "template": serving(
             intent,
-            [head],
-            {
-                **_account(intent),
-                **_token(intent),
-                **_restarts(intent),
-                **_placement(intent),
-                **_volumes(intent),
-            },
-            needs_api=intent.pods.is_automatic,
+            pod(
+                intent,
+                [head],
+                {
+                    **_account(intent),
+                    **_token(intent),
+                    **_restarts(intent),
+                    **_placement(intent),
+                    **_volumes(intent),
+                },
+                needs_api=intent.pods.is_automatic,
+            ),
         ),
     }
 
@@ -218,6 +222,7 @@ def render_policy(intent: JobSpec) -> Object:
         {"from": [{"podSelector": own_pods}]},
         {"from": [{"podSelector": {}}], "ports": _tcp(GCS, DASHBOARD, CLIENT)},
         {"from": [operator], "ports": _tcp(DASHBOARD)},
+        *scraping(intent),
     ]
     if intent.has_node_port:
         ingress.append({"ports": _tcp(DASHBOARD, CLIENT)})

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import yaml
 
 from paceline.core.go_yaml import parse_plain_scalar
-from paceline.k8s.render import companions, elastic, pytorch_jobs, ray, trainjob
+from paceline.k8s.render import companions, elastic, metrics, pytorch_jobs, ray, trainjob
 from paceline.k8s.render.pod import Object
 from paceline.k8s.spec.job import RESULTS, JobSpec, Profile, Rendezvous, Target, TorchrunSpec
 from paceline.k8s.spec.options import SECONDS_PER_DAY
@@ -29,6 +29,7 @@ _ELASTIC_RENDERERS: dict[Target, Callable[[JobSpec], list[Object]]] = {
 
 def render(intent: JobSpec, target: Target) -> list[Object]:
     objects = (_RENDERERS if intent.agents is None else _ELASTIC_RENDERERS)[target](intent)
+    objects = [*metrics.render_monitor(intent, target), *objects]
     if intent.torch is not None:
         return [*companions.render_companions(intent), *objects]
     objects = [*companions.render_ray_companions(intent), *objects]
@@ -68,11 +69,12 @@ def describe_manifest(intent: JobSpec, target: Target) -> list[str]:
     torch = intent.torch
     notes = [] if target is Target.RAYCLUSTER else _deadline(intent)
     if torch is None:
-        return notes
+        return [*notes, *metrics.describe_metrics(intent, target)]
     notes += [
         *_exceptions(intent, torch),
         *_of_kind(intent, torch, target),
         *_of_program(intent, torch, target),
+        *metrics.describe_metrics(intent, target),
     ]
     read_only = {volume.claim for volume in torch.volumes if volume.is_read_only}
     for claim in torch.claims:

@@ -4,6 +4,7 @@ Either with its own runtime, which holds everything that a TrainJob cannot expre
 an existing runtime, patched.
 """
 
+from paceline.k8s.render.metrics import serving, which_pod
 from paceline.k8s.render.pod import (
     GRACE_S,
     Object,
@@ -24,7 +25,7 @@ from paceline.k8s.render.pod import (
     variables,
     volumes,
 )
-from paceline.k8s.spec.job import JobSpec, Rendezvous
+from paceline.k8s.spec.job import JobSpec, Rendezvous, Target
 from paceline.plan.codec import Json
 
 # Kubeflow Trainer makes a JobSet of it: one Job with one pod for each node. When a pod
@@ -36,7 +37,8 @@ NODE = "node"  # Trainer's own name for the job and for the container
 def render_runtime(intent: JobSpec) -> Object:
     limits = intent.limits
     job: Object = {"backoffLimit": 0}
-    job["template"] = template(intent, torchrun_container(intent, NODE), restartPolicy="Never")
+    pods = template(intent, torchrun_container(intent, NODE), restartPolicy="Never")
+    job["template"] = serving(intent, pods, which=which_pod(intent, Target.TRAINJOB))
     jobs: Object = {"failurePolicy": {"maxRestarts": limits.retries}} if limits.retries else {}
     jobs["replicatedJobs"] = [{"name": NODE, "template": {"metadata": trainer_step(), "spec": job}}]
     where = metadata(intent, intent.name)

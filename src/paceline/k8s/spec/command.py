@@ -24,7 +24,8 @@ from paceline.plan.resolve import resolve
 # How many samples a task has is known where it runs. Epochs are checked as if there were plenty, so that
 # nothing is refused here which works there; the steps that follow from it are not written anywhere.
 SAMPLES_ELSEWHERE = 1 << 30
-_OUTSIDE = ("origins", "run_dir", "save_dir")  # not part of a plan: they set the folder of results
+# Not part of a plan.
+_OUTSIDE = ("origins", "run_dir", "save_dir", "metrics_port", "metrics_token_file")
 _OF_SCRIPTS = ("mode", "num_workers")
 _FIRST = ("launcher", "address", "task", "mode", "num_workers")  # the usual order of flags
 

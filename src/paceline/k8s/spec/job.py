@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from paceline.k8s.kinds import HYPERPOD_JOB, JOB, PYTORCH_JOB, RAY_CLUSTER, RAY_JOB, TRAIN_JOB
-from paceline.k8s.spec.options import SECONDS_PER_DAY, Flag, PodOptions, RendezvousOptions
+from paceline.k8s.spec.options import SECONDS_PER_DAY, Flag, PodFields, PodOptions, RendezvousOptions
 
 RAY_VERSION = "2.60.0"  # of the image that docker/ray.Dockerfile builds
 
@@ -22,6 +22,7 @@ SHM = "/dev/shm"
 RESULTS = "/results"
 CONFIG = "/config"
 CACHE = "/cache"
+METRICS = "/metrics"  # the folder of the token
 
 
 class Target(StrEnum):
@@ -330,6 +331,20 @@ class JobOptions:
         },
     )
     pull_secret: str | None = field(default=None, metadata={"flag": Flag("Image pull secret.", "NAME")})
+    metrics_secret: str = field(
+        default="paceline-metrics/token",
+        metadata={
+            "flag": Flag(
+                "Secret with the token that requests to --metrics-port must carry.",
+                "SECRET[/KEY]",
+                shows_default=True,
+            )
+        },
+    )
+    pod_monitor: bool = field(
+        default=False,
+        metadata={"flag": Flag("Also create a PodMonitor, for the Prometheus operator.")},
+    )
     limits: Limits = field(default_factory=Limits)
     ray_version: str = field(
         default=RAY_VERSION,
@@ -366,6 +381,16 @@ class SecretVariable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSpec:
+    """A job that serves `/metrics`; each request carries the token of this Secret."""
+
+    port: int
+    secret: str
+    key: str
+    has_monitor: bool = False  # a PodMonitor is created with the job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Volume:
     """A claim of the cluster, mounted into every pod."""
 
@@ -390,35 +415,6 @@ class ConfigFile:
 
     name: str  # config.yaml, config.toml, train.py
     text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Toleration:
-    """A taint that the pods tolerate."""
-
-    key: str
-    value: str | None = None  # None: any
-    effect: str | None = None  # None: each
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodFields:
-    """What the user sets for all pods of a job, whatever its kind."""
-
-    tolerations: tuple[Toleration, ...] = ()
-    labels: tuple[tuple[str, str], ...] = ()
-    annotations: tuple[tuple[str, str], ...] = ()
-    env_from: tuple[tuple[str, str], ...] = ()  # field of the source, such as secretRef, and its name
-    ephemeral_storage: str | None = None
-    priority_class: str | None = None
-    runtime_class: str | None = None
-    scheduler: str | None = None
-    host_network: bool = False
-    node_labels: tuple[tuple[str, str], ...] = ()  # labels of eligible nodes
-    instance_type: str | None = None  # of the nodes of workers
-    variables: tuple[tuple[str, str], ...] = ()
-    queue: str | None = None  # of Kueue
-    queue_priority: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -474,6 +470,7 @@ class JobSpec:
     profile: Profile = Profile.STRICT
     secrets: tuple[SecretVariable, ...] = ()
     pull_secret: str | None = None  # opens the registry of the image
+    metrics: MetricsSpec | None = None  # None: no metrics are served
     has_node_port: bool = False
     has_identity: bool = False  # Ray's pods get a service account that is created with them
     has_network_policy: bool = False  # of Ray's pods

@@ -127,3 +127,32 @@ class PodOptions:
         default=False,
         metadata={"flag": Flag("Use the network of the nodes; needs --profile compat.")},
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toleration:
+    """A taint that the pods tolerate."""
+
+    key: str
+    value: str | None = None  # None: any
+    effect: str | None = None  # None: each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodFields:
+    """What the user sets for all pods of a job, whatever its kind."""
+
+    tolerations: tuple[Toleration, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+    annotations: tuple[tuple[str, str], ...] = ()
+    env_from: tuple[tuple[str, str], ...] = ()  # field of the source, such as secretRef, and its name
+    ephemeral_storage: str | None = None
+    priority_class: str | None = None
+    runtime_class: str | None = None
+    scheduler: str | None = None
+    host_network: bool = False
+    node_labels: tuple[tuple[str, str], ...] = ()  # labels of eligible nodes
+    instance_type: str | None = None  # of the nodes of workers
+    variables: tuple[tuple[str, str], ...] = ()
+    queue: str | None = None  # of Kueue
+    queue_priority: str | None = None

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from paceline.core.errors import Problem
 from paceline.k8s.objects import DNS_LABEL, DNS_SUBDOMAIN, LABEL_KEY, LABEL_VALUE, read_quantity
-from paceline.k8s.spec.job import JobOptions, PodFields, Profile, Toleration
+from paceline.k8s.spec.job import JobOptions, Profile
+from paceline.k8s.spec.options import PodFields, Toleration
 from paceline.k8s.spec.readers import Parsed, read_labels, read_variables
 
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")

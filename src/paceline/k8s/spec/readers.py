@@ -24,10 +24,13 @@ from paceline.k8s.objects import (
 from paceline.k8s.spec.job import (
     CACHE,
     CONFIG,
+    METRICS,
+    PORT,
     RESULTS,
     SHM,
     Claim,
     JobOptions,
+    MetricsSpec,
     Profile,
     SecretVariable,
     Volume,
@@ -37,7 +40,7 @@ Item = TypeVar("Item")
 Parsed = tuple[tuple[Item, ...], list[Problem]]
 _PATH = re.compile(r"/[A-Za-z0-9._/-]*[A-Za-z0-9._-]")
 _TAKEN = re.compile(r"PET_.*|RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT|JOB_NAME")
-_OURS = (SHM, CONFIG, CACHE, RESULTS)
+_OURS = (SHM, CONFIG, CACHE, RESULTS, METRICS)
 
 
 def read_volumes(texts: Sequence[str], flag: str) -> Parsed[Volume]:
@@ -65,7 +68,7 @@ def find_mount_conflicts(volumes: Sequence[Volume]) -> list[Problem]:
     claims = [volume.claim for volume in volumes]
     for claim in sorted({claim for claim in claims if claims.count(claim) > 1}):
         problems.append(Problem(f"claim {claim} is mounted twice", "mount it once", "--volume"))
-    for claim in sorted({"shm", "config", "cache", "results"}.intersection(claims)):
+    for claim in sorted({"shm", "config", "cache", "results", "metrics"}.intersection(claims)):
         message = f"claim {claim} has the name of a built-in volume"
         problems.append(Problem(message, "give the claim another name", "--volume"))
     return problems
@@ -180,6 +183,35 @@ def read_secrets(texts: Sequence[str]) -> tuple[tuple[SecretVariable, ...], list
         hint = "name a Secret of the cluster and a key in it, such as HF_TOKEN=hf-token/token, not the value"
         problems.append(Problem(message, hint, "--secret-env"))
     return tuple(secrets), problems
+
+
+_LEAST_PORT = 1024  # the lowest for a process without privileges
+_PORTS_IN_USE = (PORT, 6379, 8080, 8265, 10001)  # of torchrun, HyperPod's agent and Ray
+
+
+def read_metrics(config: TrainConfig, options: JobOptions) -> tuple[MetricsSpec | None, list[Problem]]:
+    """Of --metrics-port, --metrics-secret SECRET[/KEY] and --pod-monitor."""
+    port = config.metrics_port
+    if port is None and options.pod_monitor:
+        message = "pod_monitor is set, but the job serves no metrics"
+        return None, [Problem(message, "add --metrics-port 9464", "--pod-monitor")]
+    if port is None:
+        return None, []
+    problems: list[Problem] = []
+    if port < _LEAST_PORT or port in _PORTS_IN_USE:
+        message = f"metrics_port is {port}, which a pod of the job cannot listen on"
+        problems.append(Problem(message, "write --metrics-port 9464", config.origin("metrics_port")))
+    if config.metrics_token_file is not None:
+        message = f"metrics_token_file is {config.metrics_token_file}, a file that pods do not have"
+        hint = "leave it out: --metrics-secret names the Secret with the token"
+        problems.append(Problem(message, hint, config.origin("metrics_token_file")))
+    secret, _, key = options.metrics_secret.partition("/")
+    key = key or "token"
+    if not DNS_SUBDOMAIN.fullmatch(secret) or not re.fullmatch(r"[-._A-Za-z0-9]+", key):
+        # The input may be the token itself, so it is not shown.
+        hint = "name a Secret of the cluster and a key in it, such as paceline-metrics/token"
+        problems.append(Problem("metrics_secret is not SECRET or SECRET/KEY", hint, "--metrics-secret"))
+    return MetricsSpec(port=port, secret=secret, key=key, has_monitor=options.pod_monitor), problems
 
 
 def check_names(run: str, options: JobOptions, max_length: int) -> list[Problem]:

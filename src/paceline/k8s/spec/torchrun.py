@@ -21,7 +21,6 @@ from paceline.k8s.spec.job import (
     JobOptions,
     JobSpec,
     NodeRange,
-    PodFields,
     Pods,
     Profile,
     Rendezvous,
@@ -30,7 +29,7 @@ from paceline.k8s.spec.job import (
     TorchrunSpec,
     Volume,
 )
-from paceline.k8s.spec.options import explicit_flags
+from paceline.k8s.spec.options import PodFields, explicit_flags
 from paceline.k8s.spec.pods import read_pod_fields
 from paceline.k8s.spec.readers import (
     check_names,

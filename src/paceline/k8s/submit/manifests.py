@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paceline.config.train_config import TrainConfig
@@ -11,9 +11,10 @@ from paceline.k8s.render.patch import Patch, apply_patches
 from paceline.k8s.render.pod import Object
 from paceline.k8s.render.targets import render, to_yaml
 from paceline.k8s.spec.elastic import build_elastic_spec
-from paceline.k8s.spec.job import ON_RAY, JobOptions, JobSpec, Profile, Target
+from paceline.k8s.spec.job import METRICS, ON_RAY, JobOptions, JobSpec, MetricsSpec, Profile, Target
 from paceline.k8s.spec.plain import PlainProgram, build_plain_spec
 from paceline.k8s.spec.ray import RayTool, build_ray_spec, build_tool_spec
+from paceline.k8s.spec.readers import read_metrics
 from paceline.k8s.spec.script import JobScript, settings_of_script
 from paceline.k8s.spec.torchrun import AttachedConfig, build_torchrun_spec
 from paceline.k8s.validate.manifest import find_secrets
@@ -90,6 +91,30 @@ def _intent(
     script = program
     if script is not None:
         config = settings_of_script(config, script)
+    metrics, unread = read_metrics(config, options)
+    if metrics is not None and target is Target.TRAINJOB and options.torch.runtime is not None:
+        message = "metrics_port is set, but a TrainJob cannot add a port to the pods of a given runtime"
+        unread.append(Problem(message, "leave --runtime out", "--runtime"))
+    problems = [*problems, *unread]
+    if metrics is not None and not unread:
+        config = _serving(config, metrics)
+        if travelling is not None:
+            travelling = replace(travelling, beside=_serving(travelling.beside, metrics))
+    return replace(_build(config, options, target, problems, travelling, script), metrics=metrics)
+
+
+def _serving(config: TrainConfig, metrics: MetricsSpec) -> TrainConfig:
+    return replace(config, metrics_port=metrics.port, metrics_token_file=f"{METRICS}/token")
+
+
+def _build(
+    config: TrainConfig,
+    options: JobOptions,
+    target: Target,
+    problems: Sequence[Problem],
+    travelling: AttachedConfig | None,
+    script: JobScript | None,
+) -> JobSpec:
     if target in ON_RAY:
         return build_ray_spec(config, options, problems, script)
     if problems:
