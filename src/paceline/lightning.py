@@ -108,6 +108,7 @@ class _RunLoader:
         self._trainer = trainer
         self._loader = loader
         self._batches: Iterator[Any] | None = None
+        self._has_ended_epoch = False  # an epoch of the Trainer
 
     def __len__(self) -> int:
         """Of one epoch, in whole steps."""
@@ -117,24 +118,34 @@ class _RunLoader:
     def __iter__(self) -> Iterator[Any]:  # Any: batches
         if self._batches is None:
             self._batches = self._of_the_run()
-        for _ in range(self._trainer.num_training_batches):
+        for number in range(self._trainer.num_training_batches):
             batch = next(self._batches, None)
             if batch is None:
                 self._trainer.should_stop = True
+                if number or not self._has_ended_epoch:
+                    self._validate()
                 return
             yield batch
+        self._has_ended_epoch = True
+
+    def _validate(self) -> None:
+        """The run has ended in the middle of an epoch: Lightning validates after the last batch of one."""
+        epoch_loop = self._trainer.fit_loop.epoch_loop
+        if not epoch_loop._should_check_val_epoch():
+            return
+        self._trainer.validating = True
+        epoch_loop.val_loop.run()
+        self._trainer.training = True
 
     def _of_the_run(self) -> Iterator[Any]:
         run = self._strategy.run
         loader = self._strategy.begin(self._loader)
         accumulate = self._trainer.accumulate_grad_batches
         batches = _endless(loader)
-        expected: int | None = None
-        for step in run.steps(_total_steps(self._trainer)):
-            if expected is not None and step != expected:  # not every step has one share of this worker
+        for _ in run.steps(_total_steps(self._trainer)):
+            if not run.has_every_step:
                 self._trainer.fit_loop.max_epochs = -1  # the run has the length
                 self._trainer.fit_loop.epoch_loop.max_steps = -1
-            expected = step + 1
             for _ in range(accumulate):
                 yield next(batches)
 

@@ -205,6 +205,11 @@ class Run:
         return self._session.is_stopped
 
     @property
+    def has_every_step(self) -> bool:
+        """Whether this worker has one share of each step: not in first-come modes or elastic runs."""
+        return self._session.has_every_step
+
+    @property
     def is_main(self) -> bool:
         """Whether this worker is the one that saves files and prints."""
         return self._session.host.rank == 0

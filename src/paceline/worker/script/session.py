@@ -233,6 +233,10 @@ class ScriptSession(ScriptSteps):
         """Whether the other workers made all steps of a run in which each takes the next that is left."""
         return not self.is_stopped and not self._steps_done and not meets(self._opened.plan)
 
+    @property
+    def has_every_step(self) -> bool:
+        return meets(self._opened.plan)
+
     def steps(self, count: int) -> Iterator[int]:
         self._length = {"steps": count}
         try:
