@@ -29,7 +29,7 @@ def test_both_sides_learn_the_same_from_the_same_images(tmp_path: Path) -> None:
     assert result.code == 0, result.err
     assert not [word for word in NOISE if word in result.out + result.err], "it is in the logs"
     alone, many = read(tmp_path / "baseline_results.json"), read(tmp_path / "ray_results_2workers.json")
-    assert (alone["training_type"], many["training_type"]) == ("baseline", "distributed")
+    assert (alone["training_type"], many["training_type"]) == ("baseline", "ray_distributed")
     for side, workers in ((alone, 1), (many, 2)):
         assert (side["num_workers"], side["batch_size"]) == (workers, 16)
         assert (side["epochs_completed"], side["samples_trained"]) == (2, 128)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from paceline.comparison.benchmark.assess import compare
 from paceline.comparison.benchmark.page import benchmark_page, figures_of
-from paceline.comparison.benchmark.schema import Benchmark, Measured, Row, dumps, write_measured
+from paceline.comparison.benchmark.schema import Benchmark, HistoryPoint, Measured, Row, dumps, write_measured
 from paceline.comparison.layout import order_of
 from paceline.comparison.measurement import inspect_machine
 from paceline.comparison.report.comparison import csv_with_heads
@@ -22,7 +22,7 @@ from paceline.comparison.schema import Estimate, finite
 from paceline.core.clock import monotonic_s, unix_now_s
 from paceline.core.disk import exclusive
 from paceline.core.errors import ConfigError, Problem
-from paceline.plan.codec import Json, to_json
+from paceline.plan.codec import Json
 
 _WRITTEN = (
     "comparison.json",
@@ -62,7 +62,7 @@ def results_of(benchmark: Benchmark) -> dict[str, dict[str, Json]]:
 
 def _result(benchmark: Benchmark, row: Row, *, is_baseline: bool) -> dict[str, Json]:
     result: dict[str, Json] = {
-        "training_type": "baseline" if is_baseline else "distributed",
+        "training_type": _training_type(row, is_baseline=is_baseline),
         "name": row.name,
         "framework": row.framework,
         "task": benchmark.task,
@@ -72,13 +72,13 @@ def _result(benchmark: Benchmark, row: Row, *, is_baseline: bool) -> dict[str, J
         "seconds_to_first_step": row.first_step_s,
         "steady_samples_per_second": row.steady_samples_per_s,
         "steady_without": row.warm_up,
-        "epochs_completed": row.epochs,
+        "epochs_completed": None if row.epochs is None else _whole(row.epochs),
         "steps_completed": row.steps,
         "samples_trained": row.samples,
         "batch_size": row.global_batch,
         "batch_size_per_worker": row.worker_batch,
         **row.metrics,
-        "history": to_json(row.history),
+        "history": [_point(point) for point in row.history],
         "facts": {**row.facts},
         "repeats": benchmark.repeats,
         "cpus": benchmark.machine.processors,
@@ -88,8 +88,8 @@ def _result(benchmark: Benchmark, row: Row, *, is_baseline: bool) -> dict[str, J
     if row.cluster is not None:
         result |= {
             "ray_cluster_nodes": row.cluster.nodes,
-            "ray_cluster_cpus": row.cluster.cpus,
-            "ray_cluster_gpus": row.cluster.gpus,
+            "ray_cluster_cpus": _whole(row.cluster.cpus),
+            "ray_cluster_gpus": _whole(row.cluster.gpus),
             "ray_cluster_memory_bytes": row.cluster.memory_bytes,
         }
     if not is_baseline:
@@ -100,6 +100,21 @@ def _result(benchmark: Benchmark, row: Row, *, is_baseline: bool) -> dict[str, J
             "efficiency_steady": _value(row.efficiency_steady),
         }
     return result
+
+
+def _training_type(row: Row, *, is_baseline: bool) -> str:
+    if is_baseline:
+        return "baseline"
+    return "distributed" if row.cluster is None else "ray_distributed"
+
+
+def _whole(value: float) -> int | float:
+    """A count as an integer; a fraction of an epoch or of a CPU stays one."""
+    return int(value) if value.is_integer() else value
+
+
+def _point(point: HistoryPoint) -> dict[str, Json]:
+    return {"epoch": _whole(point.epoch), "seconds": point.seconds, "metrics": {**point.metrics}}
 
 
 def csv_of(benchmark: Benchmark) -> str:
