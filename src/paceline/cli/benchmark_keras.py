@@ -76,6 +76,11 @@ _COUNT = click.IntRange(min=1)
     metavar="WHERE",
     help="Ray address: local, auto or HOST:PORT. [default: RAY_ADDRESS, or local]",
 )
+@click.option(
+    "--only",
+    type=click.Choice(["baseline", "distributed"]),
+    help="Run one side, and compare it with an earlier run of the other in --out. [default: both]",
+)
 @out_option
 @repeats_option
 @common_options
@@ -84,14 +89,16 @@ def keras(
     out: Path,
     repeats: int,
     address: str | None,
+    only: str | None,
     **params: Any,  # Any: what click parsed, by flag
 ) -> None:
     """Train a CNN on CIFAR-10 with `model.fit` and with Ray Train on several workers, and compare.
 
     Both use the same model, initial weights, images, global batch and callbacks.
     """
-    from paceline.cli.benchmark import announce_turn, show_benchmark
+    from paceline.cli.benchmark import announce_turn, show_benchmark, show_side
     from paceline.comparison.benchmark.keras_runner import benchmark_keras
+    from paceline.comparison.benchmark.keras_sides import Side
 
     folder = session.folder / out
     result = benchmark_keras(
@@ -99,10 +106,12 @@ def keras(
         folder,
         address=address or environ.ray_address() or "local",
         repeats=repeats,
+        only=None if only is None else Side(only),
         notify=lambda coming: announce_turn(session, coming),
         note=lambda text: print_message(session, text),
     )
-    show_benchmark(session, "benchmark.keras", result, folder)
+    show = show_side if len(result.rows) == 1 else show_benchmark
+    show(session, "benchmark.keras", result, folder)
 
 
 def _settings(params: dict[str, Any]) -> "KerasSettings":  # Any: what click parsed, by flag

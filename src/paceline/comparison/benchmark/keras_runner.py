@@ -13,7 +13,8 @@ from paceline.comparison.benchmark.keras_schema import (
     check_settings,
     measured_of,
 )
-from paceline.comparison.benchmark.runner import BASELINE, Contender, LogFunction, UpcomingRun
+from paceline.comparison.benchmark.keras_sides import RAY, Side, earlier_runs, write_settings
+from paceline.comparison.benchmark.runner import Contender, LogFunction, UpcomingRun
 from paceline.comparison.benchmark.runner import benchmark as run_benchmark
 from paceline.comparison.benchmark.schema import Benchmark, Measured
 from paceline.core import environ
@@ -21,6 +22,7 @@ from paceline.core.errors import ConfigError, MissingPackageError, NotReadyError
 from paceline.launchers.isolated import run_isolated
 from paceline.launchers.ray import client
 from paceline.launchers.ray.resources import Bundle, Node, capacity_table, fits
+from paceline.plan.codec import Json
 from paceline.plan.plan import Placement
 from paceline.tasks.cifar10.data import SYNTHETIC as SYNTHETIC
 from paceline.tasks.cifar10.data import find_data
@@ -34,8 +36,13 @@ _OF_RAY_TRAIN = ("pyarrow", "pandas")
 def check_packages(
     version_of: Callable[[str], str] = importlib.metadata.version,
     is_there: Callable[[str], bool] = lambda name: importlib.util.find_spec(name) is not None,
+    *,
+    only: Side | None = None,
 ) -> None:
-    """NotReadyError unless a TensorFlow, its Keras and a Ray that we know are installed."""
+    """NotReadyError unless a TensorFlow, its Keras and a Ray that we know are installed.
+
+    The baseline alone needs no Ray.
+    """
     tensorflow = _first(_TENSORFLOWS, version_of)
     if tensorflow is None:
         raise MissingPackageError("benchmark keras needs TensorFlow, which is not installed", INSTALL)
@@ -52,6 +59,8 @@ def check_packages(
         version = ".".join(map(str, _two(tensorflow)))
         message = f"tf-keras {keras} and TensorFlow {tensorflow} are installed, but their versions must match"
         raise NotReadyError(message, f"pip install 'tf-keras=={version}.*'")
+    if only is Side.BASELINE:
+        return
     client.check_version(version_of)
     missing = [name for name in _OF_RAY_TRAIN if not is_there(name)]
     if missing:
@@ -105,7 +114,6 @@ def _two(version: str) -> tuple[int, ...]:
     return tuple(int(n) for n in re.findall(r"\d+", version)[:2])
 
 
-RAY = "ray"
 LOG = "log.txt"
 _SIDES = "paceline.comparison.benchmark.keras_process"
 
@@ -116,21 +124,25 @@ def benchmark_keras(
     *,
     address: str,
     repeats: int,
+    only: Side | None,
     notify: Callable[[UpcomingRun], None],
     note: LogFunction,
 ) -> Benchmark:
-    """Everything that can be refused is refused first; then both sides are run, and everything is written."""
+    """Everything that can be refused is refused first; then both sides are run, and everything is written.
+
+    With `only`, that side is run, and compared with an earlier run of the other in `out`, if there is one.
+    """
     check_settings(settings)
-    check_packages()
+    check_packages(only=only)
     settings = check_data(settings)
-    check_cluster(address, settings)
-    contenders = [
-        Contender(name=BASELINE, title="model.fit", run=_side(settings, None)),
-        Contender(name=RAY, title="Ray Train", run=_side(settings, address)),
-    ]
+    if only is not Side.BASELINE:
+        check_cluster(address, settings)
+    recorded = {**settings.to_json(), "repeats": repeats}
+    earlier = {} if only is None else _earlier_side(out, only.other, recorded, repeats)
+    sides = (Side.BASELINE, Side.DISTRIBUTED) if only is None else (only,)
     task = "cifar10, synthetic" if settings.data == SYNTHETIC else "cifar10"
     return run_benchmark(
-        contenders,
+        [_contender(side, settings, address, recorded) for side in sides],
         out,
         task=f"{task}, Keras",
         subject=RAY,
@@ -138,7 +150,28 @@ def benchmark_keras(
         seed=settings.seed,
         notify=notify,
         note=note,
+        earlier=earlier,
     )
+
+
+def _earlier_side(
+    out: Path, side: Side, recorded: dict[str, Json], repeats: int
+) -> dict[str, list[Measured]]:
+    runs = earlier_runs(out, side, recorded, repeats=repeats)
+    return {side.contender: runs} if runs else {}
+
+
+_TITLES = {Side.BASELINE: "model.fit", Side.DISTRIBUTED: "Ray Train"}
+
+
+def _contender(side: Side, settings: KerasSettings, address: str, recorded: dict[str, Json]) -> Contender:
+    train = _side(settings, address if side is Side.DISTRIBUTED else None)
+
+    def run(folder: Path, seed: int, note: LogFunction) -> Measured:
+        write_settings(recorded, folder)
+        return train(folder, seed, note)
+
+    return Contender(name=side.contender, title=_TITLES[side], run=run)
 
 
 def _side(settings: KerasSettings, address: str | None) -> Callable[[Path, int, LogFunction], Measured]:

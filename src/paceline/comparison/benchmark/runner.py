@@ -7,7 +7,7 @@ comparison. See docs/guides/benchmark.md.
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,6 +24,8 @@ from paceline.core.disk import exclusive
 from paceline.core.errors import ConfigError, Problem
 from paceline.plan.codec import Json
 
+BASELINE = "baseline"
+MEASURED = "measured.json"
 _WRITTEN = (
     "comparison.json",
     "comparison.csv",
@@ -37,24 +39,35 @@ _WRITTEN = (
 def write_all(benchmark: Benchmark, folder: Path) -> None:
     (folder / "comparison.json").write_text(dumps(benchmark), encoding="utf-8")
     (folder / "comparison.csv").write_text(csv_of(benchmark), encoding="utf-8")
-    for name, result in results_of(benchmark).items():
-        (folder / name).write_text(json.dumps(finite(result), indent=2) + "\n", encoding="utf-8")
+    write_results(benchmark, folder)
     (folder / "report.html").write_text(benchmark_page(benchmark), encoding="utf-8")
     write_plots(figures_of(benchmark), folder / "plots")
 
 
-def remove_results(folder: Path) -> None:
-    """Remove what `write_all` has left there before, and nothing else."""
+def remove_results(folder: Path, keep: Collection[str] = ()) -> None:
+    """Remove what `write_all` has left there before, except results of the contenders in `keep`."""
     for pattern in _WRITTEN:
         for path in folder.glob(pattern):
-            path.unlink()
+            if path.name.partition("_results")[0] not in keep:
+                path.unlink()
+
+
+def turn_folder(out: Path, name: str, number: int) -> Path:
+    """Folder of a contender's run; `number` counts rounds from 0."""
+    return out / "runs" / f"{name}-{number + 1}"
+
+
+def write_results(benchmark: Benchmark, folder: Path) -> None:
+    """The result file of each contender; for one contender alone there is nothing else."""
+    for name, result in results_of(benchmark).items():
+        (folder / name).write_text(json.dumps(finite(result), indent=2) + "\n", encoding="utf-8")
 
 
 def results_of(benchmark: Benchmark) -> dict[str, dict[str, Json]]:
     """Results by file name: `baseline_results.json`, and `ray_results_2workers.json` for each other."""
     results = {}
     for name, row in benchmark.rows.items():
-        is_baseline = name == benchmark.baseline
+        is_baseline = name == BASELINE
         file = "baseline_results.json" if is_baseline else f"{name}_results_{row.workers}workers.json"
         results[file] = _result(benchmark, row, is_baseline=is_baseline)
     return results
@@ -92,7 +105,7 @@ def _result(benchmark: Benchmark, row: Row, *, is_baseline: bool) -> dict[str, J
             "ray_cluster_gpus": _whole(row.cluster.gpus),
             "ray_cluster_memory_bytes": row.cluster.memory_bytes,
         }
-    if not is_baseline:
+    if row.name != benchmark.baseline:
         result |= {
             "speedup": row.speedup_total.value,
             "efficiency": row.efficiency_total.value,
@@ -147,9 +160,6 @@ def _value(estimate: Estimate | None) -> float | None:
     return None if estimate is None else estimate.value
 
 
-BASELINE = "baseline"
-MEASURED = "measured.json"
-
 LogFunction = Callable[[str], None]  # one line for a person
 
 
@@ -182,20 +192,28 @@ def benchmark(
     seed: int,
     notify: Callable[[UpcomingRun], None],
     note: LogFunction,
+    earlier: Mapping[str, Sequence[Measured]] | None = None,
 ) -> Benchmark:
-    """Run every contestant `repeats` times, in turns, write all files into `out`, and return the result."""
+    """Run every contestant `repeats` times, in turns, write all files into `out`, and return the result.
+
+    `earlier` has the runs of contenders that are in `out` and are not run again. If the baseline or the
+    subject has no runs, there is nothing to compare: only the results of the other are written, and returned
+    as a benchmark of one row.
+    """
+    kept = earlier or {}
     by_name = {contender.name: contender for contender in contenders}
     order = order_of(list(by_name), repeats, seed)
-    folders = {(name, n): out / "runs" / f"{name}-{n + 1}" for n, names in enumerate(order) for name in names}
+    folders = {(name, n): turn_folder(out, name, n) for n, names in enumerate(order) for name in names}
     out.mkdir(parents=True, exist_ok=True)
     with exclusive(out):
         for folder in folders.values():
             _may_be_replaced(folder)
-        remove_results(out)  # else half a benchmark would leave the comparison of an earlier one
+        # Else half a benchmark would leave the comparison of an earlier one.
+        remove_results(out, keep=kept)
         machine = inspect_machine()
         began_s = monotonic_s()
         done = 0
-        runs: dict[str, list[Measured]] = {name: [] for name in by_name}
+        runs = {name: [*measured] for name, measured in kept.items()} | {name: [] for name in by_name}
         for number, names in enumerate(order):
             for name in names:
                 left_s = (monotonic_s() - began_s) / done * (len(folders) - done) if done else None
@@ -203,6 +221,11 @@ def benchmark(
                 notify(UpcomingRun(title=by_name[name].title, number=done, count=len(folders), left_s=left_s))
                 measured = _turn(by_name[name], folders[name, number], seed + number, note)
                 runs[name].append(measured)
+        if len(runs) == 1:
+            (alone,) = runs
+            side = compare(runs, baseline=alone, subject=alone, task=task, machine=machine)
+            write_results(side, out)
+            return side
         found_out = compare(runs, baseline=BASELINE, subject=subject, task=task, machine=machine)
         write_all(found_out, out)
         return found_out
