@@ -7,6 +7,7 @@ from paceline.comparison.benchmark.keras_process import end_of
 from paceline.comparison.benchmark.keras_schema import (
     KerasSettings,
     ProcessReport,
+    format_cluster,
     format_epoch,
     measured_of,
     steady_rate_of,
@@ -81,6 +82,13 @@ def test_ray_train_shares_the_same_batch_and_its_cluster_is_kept(wording: Wordin
     assert measured.cluster is not None
     assert (measured.cluster.nodes, measured.cluster.cpus, measured.cluster.memory_bytes) == (2, 4.0, 1 << 30)
     wording("\n".join(f"{name}: {text}" for name, text in measured.facts.items()))
+
+
+def test_the_cluster_is_shown_before_training_starts(wording: Wording) -> None:
+    line = format_cluster(
+        {"nodes": 2, "cpus": 4.0, "gpus": 0.0, "memory_bytes": 16 << 30, "ray": "2.60.0"}
+    ).strip()
+    wording(line)
 
 
 def test_one_epoch_has_no_steady_part() -> None:

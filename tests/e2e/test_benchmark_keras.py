@@ -28,6 +28,7 @@ def test_both_sides_learn_the_same_from_the_same_images(tmp_path: Path) -> None:
     result = paceline("benchmark", "keras", *TINY, *sizes, "--out", str(tmp_path), within_s=380)
     assert result.code == 0, result.err
     assert not [word for word in NOISE if word in result.out + result.err], "it is in the logs"
+    assert "cluster: 1 node, " in result.err, "the facts are shown before the first epoch"
     alone, many = read(tmp_path / "baseline_results.json"), read(tmp_path / "ray_results_2workers.json")
     assert (alone["training_type"], many["training_type"]) == ("baseline", "ray_distributed")
     for side, workers in ((alone, 1), (many, 2)):

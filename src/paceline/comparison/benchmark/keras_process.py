@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.comparison.benchmark.keras_data import Pictures, part_of_baseline, part_of_worker, pictures_of
-from paceline.comparison.benchmark.keras_schema import KerasSettings, format_epoch
+from paceline.comparison.benchmark.keras_schema import KerasSettings, format_cluster, format_epoch
 from paceline.core import environ
 from paceline.core.errors import PacelineError, TrainingError
 from paceline.plan.codec import Json
@@ -115,6 +115,7 @@ def _train_on_ray(order: Order, note: LogFunction) -> dict[str, Json]:
     ray_train.connect(order["address"], num_cpus=max(needed, len(os.sched_getaffinity(0))))
     try:
         cluster = ray_train.cluster()
+        note(format_cluster(cluster))
         rounds = ray_train.fit(
             train_loop,
             {"order": json.dumps({"settings": settings.to_json(), "normalisation": _scale(pictures)})},

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 
 from paceline.comparison.benchmark.schema import Cluster, HistoryPoint, Measured
 from paceline.core.errors import ConfigError, Problem
+from paceline.core.humanize import pluralize, short_bytes
 from paceline.plan.codec import Json
 
 VALIDATION_SHARE = 10  # one training image in this many is held out for the callbacks
@@ -119,6 +120,18 @@ def format_epoch(epoch: Message, epochs: int) -> str:
     accuracy = number(epoch, "val_accuracy")
     line = f"epoch {epoch['epoch']} of {epochs}: loss {loss:.3f}, validation accuracy {100 * accuracy:.1f} %"
     return f"     {line}, {number(epoch, 'seconds'):.1f} s"
+
+
+def format_cluster(cluster: Message) -> str:
+    """Resources of the cluster, before training starts."""
+    nodes = int(number(cluster, "nodes"))
+    parts = [
+        pluralize(nodes, "node"),
+        f"{number(cluster, 'cpus'):g} CPUs",
+        f"{number(cluster, 'gpus'):g} GPUs",
+        f"{short_bytes(number(cluster, 'memory_bytes'))} of memory",
+    ]
+    return f"     cluster: {', '.join(parts)}, Ray {cluster['ray']}"
 
 
 def measured_of(
