@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.comparison.benchmark.keras_data import Part
+from paceline.comparison.benchmark.keras_own import Array, OwnFunction
 from paceline.comparison.benchmark.keras_schema import KerasSettings
 from paceline.core.clock import monotonic_s, unix_now_s
 from paceline.plan.codec import Json
-from paceline.tasks.cifar10.data import CLASSES, Bytes, Labels
+from paceline.tasks.cifar10.data import CLASSES
 
 EVALUATED_AT_ONCE = 100
 PATIENCE = {"rate": 2, "stop": 5}  # epochs without progress before the rate is reduced, and before the end
@@ -81,9 +82,28 @@ def build_model(settings: KerasSettings, normalisation: Normalisation) -> Any:  
 def compiled_model(settings: KerasSettings, normalisation: Normalisation) -> Any:  # Any: a Keras model
     from tf_keras import losses, optimizers
 
+    if settings.model:
+        return own_model(settings)
     model = build_model(settings, normalisation)
     loss = losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer=optimizers.Adam(settings.learning_rate), loss=loss, metrics=["accuracy"])
+    return model
+
+
+def own_model(settings: KerasSettings) -> Any:  # Any: a Keras model
+    """The compiled model of the user."""
+    import tf_keras
+
+    own = OwnFunction(noun="model", path=settings.model, folder=settings.code)
+    model = own.call()
+    if not isinstance(model, tf_keras.Model):
+        kind = f"{type(model).__module__}.{type(model).__name__}"
+        hint = "build it with tf_keras: the `fit` of Keras 3 does not work with several workers"
+        raise own.error(f"returned {kind}, not a model of tf_keras", hint)
+    if model.optimizer is None:
+        raise own.error(
+            "returned a model that is not compiled", 'call model.compile(…, metrics=["accuracy"])'
+        )
     return model
 
 
@@ -130,11 +150,15 @@ def train(
         "fit_seconds": fit_s,
         "processor_seconds": busy_s,  # of all threads of this process
         "epochs_completed": len(done.epoch),
-        "test_accuracy": float(measured["accuracy"]),
-        "test_loss": float(measured["loss"]),
+        **{f"test_{name}": float(value) for name, value in _accuracy_first(measured)},
         "parameters": int(model.count_params()),
         "weights_sha256": _hash_of(model),
     }
+
+
+def _accuracy_first(measured: Mapping[str, float]) -> list[tuple[str, float]]:
+    """In this order they are shown."""
+    return sorted(measured.items(), key=lambda item: item[0] != "accuracy")
 
 
 def _processor_s() -> float:
@@ -174,15 +198,11 @@ def _reporter(on_epoch: OnEpoch) -> Any:  # Any: Keras's own
 
         def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
             ended_s = monotonic_s()
-            seen = logs or {}
+            names = {"lr": "learning_rate"}
             on_epoch(
                 {
                     "epoch": epoch + 1,
-                    "loss": float(seen["loss"]),
-                    "accuracy": float(seen["accuracy"]),
-                    "val_loss": float(seen["val_loss"]),
-                    "val_accuracy": float(seen["val_accuracy"]),
-                    "learning_rate": float(seen["lr"]),
+                    **{names.get(name, name): float(value) for name, value in (logs or {}).items()},
                     "began_unix_s": self.began_unix_s,
                     "seconds": ended_s - self.began_s,
                     "training_seconds": self.trained_s - self.began_s,
@@ -208,7 +228,7 @@ def _trained_on(part: Part, strategy: Any) -> Any:  # Any: TensorFlow's own
     return make_data() if strategy is None else strategy.distribute_datasets_from_function(make_data)
 
 
-def _evaluated_on(of: tuple[Bytes, Labels], strategy: Any) -> tuple[Any, int]:  # Any: TensorFlow's own
+def _evaluated_on(of: tuple[Array, Array], strategy: Any) -> tuple[Any, int]:  # Any: TensorFlow's own
     """These images once, and again: Keras continues where it was when it looks the next time."""
     import tensorflow as tf
 

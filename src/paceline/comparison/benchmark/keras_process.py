@@ -13,7 +13,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from paceline.comparison.benchmark.keras_data import Pictures, part_of_baseline, part_of_worker, pictures_of
+from paceline.comparison.benchmark.keras_data import (
+    Pictures,
+    own_pictures,
+    part_of_baseline,
+    part_of_worker,
+    pictures_of,
+)
+from paceline.comparison.benchmark.keras_own import Arrays, OwnFunction
 from paceline.comparison.benchmark.keras_schema import KerasSettings, format_cluster, format_epoch
 from paceline.core import environ
 from paceline.core.errors import PacelineError, TrainingError
@@ -110,6 +117,8 @@ def _train_on_ray(order: Order, note: LogFunction) -> dict[str, Json]:
 
     settings = KerasSettings(**order["settings"])
     pictures = _read(settings)
+    if settings.model:  # a model that cannot be imported is reported before Ray is started
+        OwnFunction(noun="model", path=settings.model, folder=settings.code).load()
     needed = settings.num_workers * settings.threads
     # A Ray of our own pretends to have what is needed: workers share processors.
     ray_train.connect(order["address"], num_cpus=max(needed, len(os.sched_getaffinity(0))))
@@ -140,6 +149,9 @@ def _train_on_ray(order: Order, note: LogFunction) -> dict[str, Json]:
 
 
 def _read(settings: KerasSettings) -> Pictures:
+    if settings.dataset:
+        own = OwnFunction(noun="dataset", path=settings.dataset, folder=settings.code)
+        return own_pictures(Arrays.of(own.call(), own), settings, own)
     if settings.data == SYNTHETIC:
         read = synthetic_images(settings.seed, count=settings.subset, test_count=settings.test_subset)
     else:

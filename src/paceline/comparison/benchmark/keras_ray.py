@@ -20,6 +20,7 @@ from ray.train.tensorflow import TensorflowTrainer
 from paceline.comparison.benchmark import keras_backend
 from paceline.comparison.benchmark.keras_backend import Normalisation
 from paceline.comparison.benchmark.keras_schema import KerasSettings
+from paceline.core import environ
 from paceline.core.clock import SystemClock
 from paceline.core.errors import NotReadyError
 from paceline.plan.codec import Json
@@ -175,6 +176,8 @@ def train_loop(config: dict[str, object]) -> None:
     order = json.loads(str(config["order"]))
     settings = KerasSettings(**order["settings"])
     rank = worker_rank()
+    # On a node of a cluster: a model of the user that imports tensorflow.keras gets tf_keras.
+    environ.set_default_variables(TF_USE_LEGACY_KERAS="1")
     keras_backend.prepare(settings)
     strategy = keras_backend.multi_worker_strategy()  # first of all that TensorFlow does
     part = take(config["parts"], rank)

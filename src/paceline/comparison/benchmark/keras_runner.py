@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from paceline.comparison.benchmark.keras_own import OwnFunction, check_own
 from paceline.comparison.benchmark.keras_schema import (
     KerasSettings,
     ProcessReport,
@@ -69,9 +70,16 @@ def check_packages(
 
 def check_data(settings: KerasSettings) -> KerasSettings:
     """ConfigError unless there are images to read; their place is a full path afterwards."""
-    if settings.data == SYNTHETIC:
+    if settings.data == SYNTHETIC or settings.dataset:
         return settings
     return replace(settings, data=str(find_data(settings.data or None).resolve()))
+
+
+def check_functions(settings: KerasSettings) -> None:
+    """ConfigError unless the user's modules can be found; they are imported in the process of a side."""
+    named = {"model": settings.model, "dataset": settings.dataset}
+    own = [OwnFunction(noun=noun, path=path, folder=settings.code) for noun, path in named.items() if path]
+    check_own(own)
 
 
 def check_cluster(address: str, settings: KerasSettings) -> None:
@@ -133,6 +141,7 @@ def benchmark_keras(
     With `only`, that side is run, and compared with an earlier run of the other in `out`, if there is one.
     """
     check_settings(settings)
+    check_functions(settings)
     check_packages(only=only)
     settings = check_data(settings)
     if only is not Side.BASELINE:
@@ -140,11 +149,10 @@ def benchmark_keras(
     recorded = {**settings.to_json(), "repeats": repeats}
     earlier = {} if only is None else _earlier_side(out, only.other, recorded, repeats)
     sides = (Side.BASELINE, Side.DISTRIBUTED) if only is None else (only,)
-    task = "cifar10, synthetic" if settings.data == SYNTHETIC else "cifar10"
     return run_benchmark(
         [_contender(side, settings, address, recorded) for side in sides],
         out,
-        task=f"{task}, Keras",
+        task=_task(settings),
         subject=RAY,
         repeats=repeats,
         seed=settings.seed,
@@ -152,6 +160,11 @@ def benchmark_keras(
         note=note,
         earlier=earlier,
     )
+
+
+def _task(settings: KerasSettings) -> str:
+    data = "cifar10, synthetic" if settings.data == SYNTHETIC else settings.dataset or "cifar10"
+    return f"{data}, {settings.model or 'Keras'}"
 
 
 def _earlier_side(

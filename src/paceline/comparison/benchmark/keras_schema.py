@@ -33,6 +33,9 @@ class KerasSettings:
     dropout: float = 0.25
     learning_rate: float = 1e-3
     has_shared_norm: bool = True  # batch normalisation over the global batch; else over each worker's own
+    model: str = ""  # module:function of the user; empty: the built-in network
+    dataset: str = ""  # module:function of the user; empty: `data`
+    code: str = ""  # folder in which the modules of the user are looked for
 
     @property
     def batch_of_worker(self) -> int:
@@ -58,6 +61,9 @@ def check_settings(settings: KerasSettings) -> None:
     if not 0 <= settings.dropout < 0.5:
         message = f"dropout is {settings.dropout:g}, but it must be 0 or more, and below 0.5"
         problems.append(Problem(message, "write for example --dropout 0.25", "--dropout"))
+    if settings.data and settings.dataset:
+        message = f"data is {settings.data}, but dataset {settings.dataset} is named too"
+        problems.append(Problem(message, "leave out --data or --dataset", "--data"))
     if problems:
         raise ConfigError(problems)
 
@@ -89,7 +95,8 @@ def counts_of(read: int, test: int, settings: KerasSettings) -> Counts:
 # belongs to it, on both sides alike.
 
 Message = Mapping[str, Json]
-_SHOWN = ("loss", "accuracy", "val_loss", "val_accuracy", "learning_rate")
+_MEASURED_OF = "test_"  # prefix of what the finished model reached
+_TIMES = ("began_unix_s", "seconds", "training_seconds")  # of an epoch; its other numbers are metrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,8 +124,10 @@ class ProcessReport:
 def format_epoch(epoch: Message, epochs: int) -> str:
     """Progress line of an epoch."""
     loss = number(epoch, "loss")
-    accuracy = number(epoch, "val_accuracy")
-    line = f"epoch {epoch['epoch']} of {epochs}: loss {loss:.3f}, validation accuracy {100 * accuracy:.1f} %"
+    validation = f"validation loss {number(epoch, 'val_loss'):.3f}"
+    if "val_accuracy" in epoch:
+        validation = f"validation accuracy {100 * number(epoch, 'val_accuracy'):.1f} %"
+    line = f"epoch {epoch['epoch']} of {epochs}: loss {loss:.3f}, {validation}"
     return f"     {line}, {number(epoch, 'seconds'):.1f} s"
 
 
@@ -155,7 +164,7 @@ def measured_of(
         first_step_s=max(0.0, number(report.epochs[0], "began_unix_s") - called_unix_s),
         steady_samples_per_s=steady_rate_of(report.epochs, per_epoch),
         warm_up="the first epoch",
-        metrics={name: number(report.end, name) for name in ("test_accuracy", "test_loss")},
+        metrics={name: number(report.end, name) for name in report.end if name.startswith(_MEASURED_OF)},
         history=_history(report.epochs),
         cluster=_cluster(report.cluster),
         facts=_facts(report, settings, workers),
@@ -174,10 +183,15 @@ def _history(epochs: Sequence[Message]) -> tuple[HistoryPoint, ...]:
         HistoryPoint(
             epoch=number(epoch, "epoch"),
             seconds=number(epoch, "began_unix_s") - began_s + number(epoch, "seconds"),
-            metrics={name: number(epoch, name) for name in _SHOWN},
+            metrics=_metrics(epoch),
         )
         for epoch in epochs
     )
+
+
+def _metrics(epoch: Message) -> dict[str, float | None]:
+    names = [name for name in epoch if name not in (*_TIMES, "ev", "epoch")]
+    return {name: number(epoch, name) for name in names}
 
 
 def _cluster(row: Message | None) -> Cluster | None:
@@ -206,11 +220,10 @@ def _facts(report: ProcessReport, settings: KerasSettings, workers: int) -> dict
         "tf_keras": str(end["tf_keras"]),
     }
     if report.cluster is not None:
-        facts |= {
-            "Ray": str(report.cluster["ray"]),
-            "batch normalisation": norm,
-            "weights": "equal on all workers",
-        }
+        facts |= {"Ray": str(report.cluster["ray"])}
+        if not settings.model:
+            facts |= {"batch normalisation": norm}
+        facts |= {"weights": "equal on all workers"}
     return facts
 
 
