@@ -85,6 +85,11 @@ _COUNT = click.IntRange(min=1)
     help="Threads per worker, and of the baseline.",
 )
 @click.option(
+    "--use-gpu",
+    is_flag=True,
+    help="Train on a GPU: one in the baseline, and one in each worker. [default: CPUs]",
+)
+@click.option(
     "--address",
     metavar="WHERE",
     help="Ray address: local, auto or HOST:PORT. [default: RAY_ADDRESS, or local]",

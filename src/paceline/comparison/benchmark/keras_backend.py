@@ -16,6 +16,7 @@ from paceline.comparison.benchmark.keras_data import Part
 from paceline.comparison.benchmark.keras_own import Array, OwnFunction
 from paceline.comparison.benchmark.keras_schema import KerasSettings
 from paceline.core.clock import monotonic_s, unix_now_s
+from paceline.core.errors import NotReadyError
 from paceline.plan.codec import Json
 from paceline.tasks.cifar10.data import CLASSES
 
@@ -36,8 +37,14 @@ def prepare(settings: KerasSettings) -> None:
 
     tf.config.threading.set_intra_op_parallelism_threads(settings.threads)
     tf.config.threading.set_inter_op_parallelism_threads(settings.threads)
-    # Both sides on CPUs: a GPU that only one of them sees would decide everything.
-    tf.config.set_visible_devices([], "GPU")
+    # The same number of GPUs on both sides: more on one of them would decide everything.
+    gpus = tf.config.list_physical_devices("GPU")[:1] if settings.use_gpu else []
+    tf.config.set_visible_devices(gpus, "GPU")
+    for gpu in gpus:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    if settings.use_gpu and not gpus:
+        hint = "install TensorFlow with CUDA (pip install 'tensorflow[and-cuda]'), or leave out --use-gpu"
+        raise NotReadyError("TensorFlow finds no GPU that it can use", hint)
 
 
 def versions() -> dict[str, Json]:

@@ -21,7 +21,7 @@ from paceline.comparison.benchmark.keras_data import (
     pictures_of,
 )
 from paceline.comparison.benchmark.keras_own import Arrays, OwnFunction
-from paceline.comparison.benchmark.keras_schema import KerasSettings, format_cluster, format_epoch
+from paceline.comparison.benchmark.keras_schema import KerasSettings, check_gpus, format_cluster, format_epoch
 from paceline.core import environ
 from paceline.core.errors import PacelineError, TrainingError
 from paceline.plan.codec import Json
@@ -125,11 +125,13 @@ def _train_on_ray(order: Order, note: LogFunction) -> dict[str, Json]:
     try:
         cluster = ray_train.cluster()
         note(format_cluster(cluster))
+        check_gpus(float(str(cluster["gpus"])), settings, order["address"])
         rounds = ray_train.fit(
             train_loop,
             {"order": json.dumps({"settings": settings.to_json(), "normalisation": _scale(pictures)})},
             [part_of_worker(pictures, settings, rank) for rank in range(settings.num_workers)],
             cpus_per_worker=settings.threads,
+            use_gpu=settings.use_gpu,
             folder=Path(order["folder"]),
         )
         epochs: list[Json] = []

@@ -90,6 +90,7 @@ def fit(
     parts: Sequence[object],
     *,
     cpus_per_worker: int,
+    use_gpu: bool,
     folder: Path,
 ) -> Iterator[list[dict[str, Json]]]:
     """Train with one worker for each part; every round of reports, one from each worker, as it comes.
@@ -103,7 +104,9 @@ def fit(
         # Only its own part is taken by a worker; the parts lie in Ray's store.
         train_loop_config={**config, "parts": [ray.put(part) for part in parts]},
         scaling_config=ScalingConfig(
-            num_workers=len(parts), use_gpu=False, resources_per_worker={"CPU": cpus_per_worker}
+            num_workers=len(parts),
+            use_gpu=use_gpu,  # one for each worker
+            resources_per_worker={"CPU": cpus_per_worker},
         ),
         run_config=RunConfig(
             name="keras",

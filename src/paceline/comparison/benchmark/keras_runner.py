@@ -11,6 +11,7 @@ from paceline.comparison.benchmark.keras_own import OwnFunction, check_own
 from paceline.comparison.benchmark.keras_schema import (
     KerasSettings,
     ProcessReport,
+    check_gpus,
     check_settings,
     measured_of,
 )
@@ -82,8 +83,13 @@ def check_functions(settings: KerasSettings) -> None:
     check_own(own)
 
 
-def check_cluster(address: str, settings: KerasSettings) -> None:
-    """An existing cluster must answer, and be large enough; one that is started here always is."""
+def local_gpus() -> int:
+    """NVIDIA GPUs of this machine, without a library."""
+    return len([path for path in Path("/dev").glob("nvidia*") if path.name.removeprefix("nvidia").isdigit()])
+
+
+def check_cluster(address: str, settings: KerasSettings, count_gpus: Callable[[], int] = local_gpus) -> None:
+    """An existing cluster must answer, and be large enough; one that is started here lacks at most GPUs."""
     if address.startswith("ray://"):
         message = (
             f"address is {address}, but Ray Train runs on a machine of the cluster, not through Ray's client"
@@ -91,12 +97,14 @@ def check_cluster(address: str, settings: KerasSettings) -> None:
         hint = "run this on a node with --address auto, as scripts/run-benchmark.sh does"
         raise ConfigError([Problem(message, hint, "--address")])
     if address == "local":
+        check_gpus(count_gpus() if settings.use_gpu else 0, settings, address)
         return
     ray = client.connect(address, num_cpus=1)
     try:
         nodes = ray.nodes()
     finally:
         ray.close()
+    check_gpus(sum(node.gpus for node in nodes), settings, address)
     if (text := too_small(nodes, settings)) is not None:
         hint = "use fewer --num-workers or --threads-per-worker, or add nodes"
         raise NotReadyError(f"the Ray at {address} is too small\n{text}", hint)
@@ -105,7 +113,8 @@ def check_cluster(address: str, settings: KerasSettings) -> None:
 def too_small(nodes: list[Node], settings: KerasSettings) -> str | None:
     """Required and available resources; None if they suffice."""
     ranks = range(settings.num_workers)
-    bundles = [Bundle(who=f"worker-{rank}", cpus=settings.threads) for rank in ranks]
+    gpus = 1 if settings.use_gpu else 0
+    bundles = [Bundle(who=f"worker-{rank}", cpus=settings.threads, gpus=gpus) for rank in ranks]
     return None if fits(bundles, nodes, Placement.PACK) else capacity_table(bundles, nodes, Placement.PACK)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from paceline.comparison.benchmark.schema import Cluster, HistoryPoint, Measured
-from paceline.core.errors import ConfigError, Problem
+from paceline.core.errors import ConfigError, NotReadyError, Problem
 from paceline.core.humanize import pluralize, short_bytes
 from paceline.plan.codec import Json
 
@@ -35,6 +35,7 @@ class KerasSettings:
     has_shared_norm: bool = True  # batch normalisation over the global batch; else over each worker's own
     model: str = ""  # module:function of the user; empty: the built-in network
     dataset: str = ""  # module:function of the user; empty: `data`
+    use_gpu: bool = False  # one GPU in the baseline, and in each worker
     code: str = ""  # folder in which the modules of the user are looked for
 
     @property
@@ -66,6 +67,20 @@ def check_settings(settings: KerasSettings) -> None:
         problems.append(Problem(message, "leave out --data or --dataset", "--data"))
     if problems:
         raise ConfigError(problems)
+
+
+def check_gpus(gpus: float, settings: KerasSettings, address: str) -> None:
+    """NotReadyError unless each worker gets a GPU, if it is to have one; Ray Train would wait for them."""
+    if not settings.use_gpu or gpus >= settings.num_workers:
+        return
+    where = "the Ray that is started here" if address == "local" else f"the Ray at {address}"
+    has = (
+        "no GPU"
+        if gpus == 0
+        else f"{pluralize(int(gpus), 'GPU')}, but {settings.num_workers} workers need one each"
+    )
+    hint = "leave out --use-gpu, use fewer --num-workers, or connect to a cluster with GPUs: --address"
+    raise NotReadyError(f"{where} has {has}", hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +226,7 @@ def _facts(report: ProcessReport, settings: KerasSettings, workers: int) -> dict
     busy = number(end, "processor_seconds") / max(number(end, "fit_seconds"), 1e-9)
     norm = "over the global batch" if settings.has_shared_norm else "over each worker's batch"
     facts = {
+        "device": "GPU" if settings.use_gpu else "CPU",
         "images": ", ".join(f"{name} {images[name]}" for name in ("training", "validation", "test")),
         "parameters": f"{number(end, 'parameters'):,.0f}",
         "threads": f"{settings.threads}" + (f" in each of {workers} processes" if workers > 1 else ""),
