@@ -18,13 +18,17 @@ def test_the_classic_files_have_the_names_that_scripts_expect(tmp_path: Path) ->
     write_all(compared(pair()), tmp_path)
     base = json.loads((tmp_path / "baseline_results.json").read_text())
     assert (base["training_type"], base["training_time_seconds"]) == ("baseline", 100.0)
-    assert (base["epochs_completed"], base["test_accuracy"], base["batch_size"]) == (2.0, 0.7, 100)
+    assert (base["epochs_completed"], base["test_accuracy"], base["batch_size"]) == (2, 0.7, 100)
     assert "speedup" not in base
     ray = json.loads((tmp_path / "ray_results_2workers.json").read_text())
-    assert (ray["training_type"], ray["num_workers"], ray["batch_size_per_worker"]) == ("distributed", 2, 50)
-    assert (ray["ray_cluster_cpus"], ray["ray_cluster_nodes"]) == (4.0, 1)
+    assert (ray["training_type"], ray["num_workers"]) == ("ray_distributed", 2)
+    assert ray["batch_size_per_worker"] == 50
+    assert (ray["ray_cluster_cpus"], ray["ray_cluster_nodes"]) == (4, 1)
+    counts = ("num_workers", "epochs_completed", "ray_cluster_cpus", "ray_cluster_nodes", "ray_cluster_gpus")
+    assert {type(ray[name]) for name in counts} == {int}, "counts are written as integers"
+    assert type(base["epochs_completed"]) is int
     assert ray["ray_cluster_memory_bytes"] == 8 << 30
-    assert [row["epoch"] for row in ray["history"]] == [1.0, 2.0]
+    assert [row["epoch"] for row in ray["history"]] == [1, 2]
     both = json.loads((tmp_path / "comparison.json").read_text())
     assert both["speedup"] == ray["speedup"] == 100.0 / 80.0
     assert both["efficiency"] == both["speedup"] / 2
@@ -39,6 +43,16 @@ def test_the_classic_files_have_the_names_that_scripts_expect(tmp_path: Path) ->
         "time.svg",
         "curve-loss.svg",
     } <= plots
+
+
+def test_part_of_an_epoch_stays_a_fraction_and_a_side_without_ray_is_distributed(tmp_path: Path) -> None:
+    runs = {
+        "baseline": [run("baseline", 1, 9.0, 9.0)],
+        "ssgd": [replace(run("ssgd", 2, 9.0, 9.0), epochs=0.5)],
+    }
+    write_all(compared(runs, "ssgd"), tmp_path)
+    ssgd = json.loads((tmp_path / "ssgd_results_2workers.json").read_text())
+    assert (ssgd["training_type"], ssgd["epochs_completed"]) == ("distributed", 0.5)
 
 
 def test_the_page_shows_what_comparison_json_holds_and_sends_no_request(tmp_path: Path) -> None:

@@ -1,12 +1,15 @@
 """The output of two Keras processes becomes the benchmark's own numbers."""
 
+from dataclasses import replace
+
 import pytest
 from tests.fixtures.wording import Wording
 
-from paceline.comparison.benchmark.keras_process import end_of
+from paceline.comparison.benchmark.keras_process import end_of, followed
 from paceline.comparison.benchmark.keras_schema import (
     KerasSettings,
     ProcessReport,
+    format_cluster,
     format_epoch,
     measured_of,
     steady_rate_of,
@@ -81,6 +84,30 @@ def test_ray_train_shares_the_same_batch_and_its_cluster_is_kept(wording: Wordin
     assert measured.cluster is not None
     assert (measured.cluster.nodes, measured.cluster.cpus, measured.cluster.memory_bytes) == (2, 4.0, 1 << 30)
     wording("\n".join(f"{name}: {text}" for name, text in measured.facts.items()))
+
+
+def test_the_cluster_is_shown_before_training_starts(wording: Wording) -> None:
+    line = format_cluster(
+        {"nodes": 2, "cpus": 4.0, "gpus": 0.0, "memory_bytes": 16 << 30, "ray": "2.60.0"}
+    ).strip()
+    wording(line)
+
+
+def test_an_epoch_that_ran_again_after_a_failure_counts_once_and_restarts_are_kept(wording: Wording) -> None:
+    ends: list[dict[str, Json]] = [ended(rank=rank, replicas=2) for rank in range(2)]
+    rounds: list[list[dict[str, Json]]] = [
+        [{"ev": "epoch", **epoch(1, 0.0, 4.0)}],
+        [{"ev": "epoch", **epoch(2, 4.0, 4.0)}],
+        [{"ev": "failure", "ranks": "1"}],
+        [{"ev": "epoch", **epoch(2, 20.0, 5.0)}],
+        [{"ev": "epoch", **epoch(3, 25.0, 5.0)}],
+        [{"ev": "end", **side} for side in ends],
+    ]
+    said: list[str] = []
+    epochs, end = followed(rounds, replace(SETTINGS, max_failures=1), "log.txt", said.append)
+    assert [(row["epoch"], row["seconds"]) for row in epochs] == [(1, 4.0), (2, 5.0), (3, 5.0)]
+    assert end["restarts"] == 1
+    wording(said[2].strip())
 
 
 def test_one_epoch_has_no_steady_part() -> None:

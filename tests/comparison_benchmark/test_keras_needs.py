@@ -11,6 +11,7 @@ from tests.fixtures.wording import Wording
 
 from paceline.comparison.benchmark.keras_runner import (
     INSTALL,
+    absolute_storage,
     check_cluster,
     check_data,
     check_packages,
@@ -79,6 +80,17 @@ def test_a_cluster_without_room_is_shown_beside_what_is_needed() -> None:
     assert too_small([Node(name="a", cpus=4), Node(name="b", cpus=2)], settings) is None
 
 
+def test_workers_on_gpus_are_refused_where_there_are_too_few(wording: Wording) -> None:
+    settings = KerasSettings(num_workers=2, use_gpu=True)
+    for too_few in (lambda: 0, lambda: 1):
+        with wording.raises(NotReadyError):
+            check_cluster("local", settings, too_few)
+    check_cluster("local", settings, lambda: 2)
+    check_cluster("local", KerasSettings(), lambda: 0)
+    spread = [Node(name="a", cpus=4, gpus=1), Node(name="b", cpus=0, gpus=1)]
+    assert too_small(spread, settings) is not None, "a GPU without a CPU is of no use"
+
+
 def test_no_server_at_the_address_is_unreachable(wording: Wording) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -100,3 +112,9 @@ def test_a_folder_without_images_is_refused_and_one_with_them_is_found(
     folder = cifar_folder(tmp_path)
     assert check_data(KerasSettings(data=str(tmp_path))).data == str(folder)
     assert check_data(KerasSettings(data="synthetic")).data == "synthetic"
+
+
+def test_a_folder_of_checkpoints_is_a_full_path_and_a_uri_stays() -> None:
+    assert absolute_storage(KerasSettings(storage="shared")).storage == str(Path.cwd() / "shared")
+    for storage in ("", "s3://bucket/keras"):
+        assert absolute_storage(KerasSettings(storage=storage)).storage == storage

@@ -113,6 +113,28 @@ def show_benchmark(session: Session, command: str, benchmark: "Benchmark", folde
     emit(session, command, {"out": str(folder), "comparison": finite(to_json(benchmark))}, lines)
 
 
+def show_side(session: Session, command: str, benchmark: "Benchmark", folder: Path) -> None:
+    """The end of a benchmark with one contender, which was compared with nothing."""
+    from paceline.comparison.benchmark.runner import results_of
+    from paceline.comparison.schema import finite
+
+    ((file, result),) = results_of(benchmark).items()
+    (row,) = benchmark.rows.values()
+    value = None if row.quality is None else row.quality.value
+    quality = (
+        ""
+        if value is None
+        else f", {_quality_name(benchmark)} {formatting.quality(value, benchmark.quality)}"
+    )
+    lines = [
+        f"{row.title}: {row.workers} {'worker' if row.workers == 1 else 'workers'},"
+        f" {formatting.seconds(row.total_s)} in all{quality}",
+        "There is no comparison yet: run the other side with the same settings and --out.",
+        f"results: {folder / file}",
+    ]
+    emit(session, command, {"out": str(folder), "file": file, "result": finite(result)}, lines)
+
+
 def announce_turn(session: Session, upcoming: "UpcomingRun") -> None:
     """Before each turn."""
     from paceline.core.humanize import short_duration
@@ -123,12 +145,16 @@ def announce_turn(session: Session, upcoming: "UpcomingRun") -> None:
 
 def benchmark_table(benchmark: "Benchmark") -> list[str]:
     width = max(12, *(len(row.title) + 2 for row in benchmark.rows.values()))
-    quality = "quality" if benchmark.quality is None else formatting.quality_name(benchmark.quality)
+    quality = _quality_name(benchmark)
     head = f"{'':<{width}}{'workers':>8}{'start':>9}{'total':>9}{'speedup':>9}{'effic.':>8}"
     head += f"{'samples/s':>11}{'speedup':>9}{'effic.':>8}{quality[:14]:>15}{'difference':>12}"
     top = f"{'':<{width + 17}}{'total time':>26}{'steady rate':>28}"
     lines = [top.rstrip(), head, "-" * len(head)]
     return lines + [_line(row, width, benchmark) for row in benchmark.rows.values()]
+
+
+def _quality_name(benchmark: "Benchmark") -> str:
+    return "quality" if benchmark.quality is None else formatting.quality_name(benchmark.quality)
 
 
 def _line(row: "Row", width: int, benchmark: "Benchmark") -> str:

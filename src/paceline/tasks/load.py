@@ -8,14 +8,10 @@ the process that loads a class survives it.
 import importlib
 import os
 import sys
-import sysconfig
-import traceback
 from collections.abc import Mapping
-from pathlib import Path
-
-import torch
 
 from paceline.core.errors import OwnClassError, PacelineError, Problem
+from paceline.core.user_code import in_one_line, raised_at, user_frames
 from paceline.plan.plan import Option
 from paceline.tasks.port import Task
 
@@ -27,12 +23,6 @@ BUILT_IN = {
     "cifar10": "paceline.tasks.cifar10.task:Cifar10Task",
     "llama": "paceline.tasks.llama.task:LlamaTask",
 }
-_OURS = Path(__file__).parents[1]
-_PATHS = sysconfig.get_paths()
-# Where code is that no user of ours has written, with the packages that people install, and without.
-_LIBRARIES = tuple(Path(_PATHS[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-_STANDARD = (Path(_PATHS["stdlib"]), Path(torch.__file__).parent)
-MAX_FRAMES = 3
 
 
 def task_class(name: str) -> type:
@@ -83,39 +73,3 @@ def load_class(path: str, *, noun: str) -> type:
             [Problem(f"{path} is of type {type(loaded).__name__}, not a class", f"name the {noun}'s class")]
         )
     return loaded
-
-
-def in_one_line(error: BaseException) -> str:
-    """The kind of an error and the first line of its message."""
-    if isinstance(error, SystemExit):
-        return f"it called sys.exit({'' if error.code is None else repr(error.code)})"
-    message = error.msg if isinstance(error, SyntaxError) else str(error)
-    first = next(iter(message.splitlines()), "")
-    return f"{type(error).__name__}: {first}"[:500] if first else type(error).__name__
-
-
-def user_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """The frames of the user's own code, the innermost last; empty if the error came about elsewhere."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not _is_in(frame.filename, (_OURS, *_LIBRARIES))]
-    # A task may be installed as a package, too.
-    return own or [frame for frame in frames if not _is_in(frame.filename, (_OURS, *_STANDARD))]
-
-
-def raised_at(error: BaseException) -> str:
-    """`my_task.py:33 in loss, called from my_task.py:12 in metrics`: the user's frames, innermost first."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{_shown(error.filename)}:{error.lineno}"
-    frames = user_frames(error) or list(traceback.extract_tb(error.__traceback__)[-1:])
-    named = [f"{_shown(frame.filename)}:{frame.lineno} in {frame.name}" for frame in reversed(frames)]
-    return ", called from ".join(named[:MAX_FRAMES])
-
-
-def _is_in(file: str, folders: tuple[Path, ...]) -> bool:
-    return file.startswith("<") or any(Path(file).is_relative_to(folder) for folder in folders)
-
-
-def _shown(file: str) -> str:
-    path = Path(file)
-    cwd = Path.cwd()
-    return str(path.relative_to(cwd)) if path.is_relative_to(cwd) else file

@@ -25,11 +25,11 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from paceline.core.errors import PacelineError, TrainingError
 from paceline.core.processes import die_with_parent
+from paceline.core.user_code import in_one_line, raised_at
 from paceline.plan.plan import Plan
 from paceline.sync.assignment import SampleSlice, WorkUnit
 from paceline.sync.rng import draw_u64
 from paceline.sync.samples import Indices, SampleStream
-from paceline.tasks.load import in_one_line, raised_at
 from paceline.tasks.port import Batch, Samples
 from paceline.tasks.torch_adapters import DatasetSamples
 from paceline.worker.reporting import TERMINATING_ERRORS

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 
 from paceline.checkpoints.writer import WriteReport
 from paceline.core.errors import ConfigError, ExitCode, HopelessError, PacelineError, PeerLostError
+from paceline.core.user_code import in_one_line, raised_at, user_frames
 from paceline.events.log import Log
 from paceline.events.schema import Scalar
-from paceline.tasks.load import in_one_line, raised_at, user_frames
 
 Report = dict[str, Scalar | dict[str, float]]
 

@@ -10,20 +10,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.comparison.benchmark.keras_own import Array, Arrays, OwnFunction
 from paceline.comparison.benchmark.keras_schema import Counts, KerasSettings, counts_of
-from paceline.tasks.cifar10.data import Bytes, Images, Labels, channel_statistics
+from paceline.tasks.cifar10.data import Bytes, Images, channel_statistics
 
 Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Data of one process. Images are (N, 32, 32, 3) bytes, the layout of TensorFlow."""
+    """Data of one process. CIFAR-10 images are (N, 32, 32, 3) bytes, the layout of TensorFlow."""
 
-    training: tuple[Bytes, Labels]
+    training: tuple[Array, Array]
     steps: Rows  # (epochs, steps, images of a step): rows of `training`
-    validation: tuple[Bytes, Labels]
-    test: tuple[Bytes, Labels]
+    validation: tuple[Array, Array]
+    test: tuple[Array, Array]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +32,10 @@ class Pictures:
     """All images, and what is known of them."""
 
     counts: Counts
-    training: tuple[Bytes, Labels]
-    validation: tuple[Bytes, Labels]
-    test: tuple[Bytes, Labels]
-    means: tuple[float, ...]  # of each colour, over the training images
+    training: tuple[Array, Array]
+    validation: tuple[Array, Array]
+    test: tuple[Array, Array]
+    means: tuple[float, ...]  # of each colour, over the training images; empty for a model of the user
     deviations: tuple[float, ...]
 
 
@@ -55,8 +56,29 @@ def pictures_of(read: Images, settings: KerasSettings) -> Pictures:
     )
 
 
+def own_pictures(own: Arrays, settings: KerasSettings, function: OwnFunction) -> Pictures:
+    """The user's samples; the validation samples are the last of those for training."""
+    own = own.first(settings.subset, settings.test_subset)
+    samples, labels = own.training
+    counts = counts_of(len(samples), len(own.test[0]), settings)
+    cut = len(samples) - counts.validation
+    means: tuple[float, ...] = ()
+    deviations: tuple[float, ...] = ()
+    if not settings.model:
+        own.check_images(function)
+        means, deviations = channel_statistics(_colours_first(samples[: counts.training]))
+    return Pictures(
+        counts=counts,
+        training=(samples[: counts.training], labels[: counts.training]),
+        validation=(samples[cut:], labels[cut:]),
+        test=(own.test[0][: counts.test], own.test[1][: counts.test]),
+        means=means,
+        deviations=deviations,
+    )
+
+
 def part_of_worker(pictures: Pictures, settings: KerasSettings, rank: int) -> Part:
-    def share(of: tuple[Bytes, Labels]) -> tuple[Bytes, Labels]:
+    def share(of: tuple[Array, Array]) -> tuple[Array, Array]:
         every = slice(rank, None, settings.num_workers)
         return np.ascontiguousarray(of[0][every]), of[1][every].copy()
 
@@ -93,6 +115,10 @@ def worker_steps(training: int, settings: KerasSettings, rank: int) -> Rows:
         for epoch in range(settings.epochs)
     ]
     return np.stack(epochs).reshape(settings.epochs, steps, batch)
+
+
+def _colours_first(images: Bytes) -> Bytes:
+    return np.ascontiguousarray(images.transpose(0, 3, 1, 2))
 
 
 def _colours_last(images: Bytes) -> Bytes:

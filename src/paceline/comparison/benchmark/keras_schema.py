@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from paceline.comparison.benchmark.schema import Cluster, HistoryPoint, Measured
-from paceline.core.errors import ConfigError, Problem
+from paceline.core.errors import ConfigError, NotReadyError, Problem
+from paceline.core.humanize import pluralize, short_bytes
 from paceline.plan.codec import Json
 
 VALIDATION_SHARE = 10  # one training image in this many is held out for the callbacks
@@ -32,6 +33,12 @@ class KerasSettings:
     dropout: float = 0.25
     learning_rate: float = 1e-3
     has_shared_norm: bool = True  # batch normalisation over the global batch; else over each worker's own
+    model: str = ""  # module:function of the user; empty: the built-in network
+    dataset: str = ""  # module:function of the user; empty: `data`
+    max_failures: int = 0  # restarts of all workers from the newest checkpoint; 0: no checkpoints
+    storage: str = ""  # folder or URI that all nodes share, for checkpoints; empty: in the run's folder
+    use_gpu: bool = False  # one GPU in the baseline, and in each worker
+    code: str = ""  # folder in which the modules of the user are looked for
 
     @property
     def batch_of_worker(self) -> int:
@@ -39,6 +46,12 @@ class KerasSettings:
 
     def to_json(self) -> dict[str, Json]:
         return asdict(self)
+
+    def compared(self) -> dict[str, Json]:
+        """Settings that must be equal on both sides; recovery is of the distributed side alone."""
+        return {
+            name: value for name, value in asdict(self).items() if name not in ("max_failures", "storage")
+        }
 
 
 def check_settings(settings: KerasSettings) -> None:
@@ -57,8 +70,28 @@ def check_settings(settings: KerasSettings) -> None:
     if not 0 <= settings.dropout < 0.5:
         message = f"dropout is {settings.dropout:g}, but it must be 0 or more, and below 0.5"
         problems.append(Problem(message, "write for example --dropout 0.25", "--dropout"))
+    if settings.storage and not settings.max_failures:
+        message = f"storage is {settings.storage}, but without restarts there are no checkpoints"
+        problems.append(Problem(message, "write for example --max-failures 3", "--storage"))
+    if settings.data and settings.dataset:
+        message = f"data is {settings.data}, but dataset {settings.dataset} is named too"
+        problems.append(Problem(message, "leave out --data or --dataset", "--data"))
     if problems:
         raise ConfigError(problems)
+
+
+def check_gpus(gpus: float, settings: KerasSettings, address: str) -> None:
+    """NotReadyError unless each worker gets a GPU, if it is to have one; Ray Train would wait for them."""
+    if not settings.use_gpu or gpus >= settings.num_workers:
+        return
+    where = "the Ray that is started here" if address == "local" else f"the Ray at {address}"
+    has = (
+        "no GPU"
+        if gpus == 0
+        else f"{pluralize(int(gpus), 'GPU')}, but {settings.num_workers} workers need one each"
+    )
+    hint = "leave out --use-gpu, use fewer --num-workers, or connect to a cluster with GPUs: --address"
+    raise NotReadyError(f"{where} has {has}", hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +121,8 @@ def counts_of(read: int, test: int, settings: KerasSettings) -> Counts:
 # belongs to it, on both sides alike.
 
 Message = Mapping[str, Json]
-_SHOWN = ("loss", "accuracy", "val_loss", "val_accuracy", "learning_rate")
+_MEASURED_OF = "test_"  # prefix of what the finished model reached
+_TIMES = ("began_unix_s", "seconds", "training_seconds")  # of an epoch; its other numbers are metrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +150,29 @@ class ProcessReport:
 def format_epoch(epoch: Message, epochs: int) -> str:
     """Progress line of an epoch."""
     loss = number(epoch, "loss")
-    accuracy = number(epoch, "val_accuracy")
-    line = f"epoch {epoch['epoch']} of {epochs}: loss {loss:.3f}, validation accuracy {100 * accuracy:.1f} %"
+    validation = f"validation loss {number(epoch, 'val_loss'):.3f}"
+    if "val_accuracy" in epoch:
+        validation = f"validation accuracy {100 * number(epoch, 'val_accuracy'):.1f} %"
+    line = f"epoch {epoch['epoch']} of {epochs}: loss {loss:.3f}, {validation}"
     return f"     {line}, {number(epoch, 'seconds'):.1f} s"
+
+
+def format_restart(failure: Message, *, after: int) -> str:
+    """A failure that the run recovers from; `after` is the last epoch that was reported."""
+    place = f"resuming after epoch {after}" if after else "starting again"
+    return f"     failure of worker {failure['ranks']}: {place}"
+
+
+def format_cluster(cluster: Message) -> str:
+    """Resources of the cluster, before training starts."""
+    nodes = int(number(cluster, "nodes"))
+    parts = [
+        pluralize(nodes, "node"),
+        f"{number(cluster, 'cpus'):g} CPUs",
+        f"{number(cluster, 'gpus'):g} GPUs",
+        f"{short_bytes(number(cluster, 'memory_bytes'))} of memory",
+    ]
+    return f"     cluster: {', '.join(parts)}, Ray {cluster['ray']}"
 
 
 def measured_of(
@@ -142,7 +196,7 @@ def measured_of(
         first_step_s=max(0.0, number(report.epochs[0], "began_unix_s") - called_unix_s),
         steady_samples_per_s=steady_rate_of(report.epochs, per_epoch),
         warm_up="the first epoch",
-        metrics={name: number(report.end, name) for name in ("test_accuracy", "test_loss")},
+        metrics={name: number(report.end, name) for name in report.end if name.startswith(_MEASURED_OF)},
         history=_history(report.epochs),
         cluster=_cluster(report.cluster),
         facts=_facts(report, settings, workers),
@@ -161,10 +215,15 @@ def _history(epochs: Sequence[Message]) -> tuple[HistoryPoint, ...]:
         HistoryPoint(
             epoch=number(epoch, "epoch"),
             seconds=number(epoch, "began_unix_s") - began_s + number(epoch, "seconds"),
-            metrics={name: number(epoch, name) for name in _SHOWN},
+            metrics=_metrics(epoch),
         )
         for epoch in epochs
     )
+
+
+def _metrics(epoch: Message) -> dict[str, float | None]:
+    names = [name for name in epoch if name not in (*_TIMES, "ev", "epoch")]
+    return {name: number(epoch, name) for name in names}
 
 
 def _cluster(row: Message | None) -> Cluster | None:
@@ -184,6 +243,7 @@ def _facts(report: ProcessReport, settings: KerasSettings, workers: int) -> dict
     busy = number(end, "processor_seconds") / max(number(end, "fit_seconds"), 1e-9)
     norm = "over the global batch" if settings.has_shared_norm else "over each worker's batch"
     facts = {
+        "device": "GPU" if settings.use_gpu else "CPU",
         "images": ", ".join(f"{name} {images[name]}" for name in ("training", "validation", "test")),
         "parameters": f"{number(end, 'parameters'):,.0f}",
         "threads": f"{settings.threads}" + (f" in each of {workers} processes" if workers > 1 else ""),
@@ -193,11 +253,12 @@ def _facts(report: ProcessReport, settings: KerasSettings, workers: int) -> dict
         "tf_keras": str(end["tf_keras"]),
     }
     if report.cluster is not None:
-        facts |= {
-            "Ray": str(report.cluster["ray"]),
-            "batch normalisation": norm,
-            "weights": "equal on all workers",
-        }
+        facts |= {"Ray": str(report.cluster["ray"])}
+        if not settings.model:
+            facts |= {"batch normalisation": norm}
+        facts |= {"weights": "equal on all workers"}
+        if "restarts" in end:
+            facts |= {"restarts from a checkpoint": str(end["restarts"])}
     return facts
 
 

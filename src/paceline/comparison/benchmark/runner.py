@@ -7,13 +7,13 @@ comparison. See docs/guides/benchmark.md.
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paceline.comparison.benchmark.assess import compare
 from paceline.comparison.benchmark.page import benchmark_page, figures_of
-from paceline.comparison.benchmark.schema import Benchmark, Measured, Row, dumps, write_measured
+from paceline.comparison.benchmark.schema import Benchmark, HistoryPoint, Measured, Row, dumps, write_measured
 from paceline.comparison.layout import order_of
 from paceline.comparison.measurement import inspect_machine
 from paceline.comparison.report.comparison import csv_with_heads
@@ -22,8 +22,10 @@ from paceline.comparison.schema import Estimate, finite
 from paceline.core.clock import monotonic_s, unix_now_s
 from paceline.core.disk import exclusive
 from paceline.core.errors import ConfigError, Problem
-from paceline.plan.codec import Json, to_json
+from paceline.plan.codec import Json
 
+BASELINE = "baseline"
+MEASURED = "measured.json"
 _WRITTEN = (
     "comparison.json",
     "comparison.csv",
@@ -37,24 +39,35 @@ _WRITTEN = (
 def write_all(benchmark: Benchmark, folder: Path) -> None:
     (folder / "comparison.json").write_text(dumps(benchmark), encoding="utf-8")
     (folder / "comparison.csv").write_text(csv_of(benchmark), encoding="utf-8")
-    for name, result in results_of(benchmark).items():
-        (folder / name).write_text(json.dumps(finite(result), indent=2) + "\n", encoding="utf-8")
+    write_results(benchmark, folder)
     (folder / "report.html").write_text(benchmark_page(benchmark), encoding="utf-8")
     write_plots(figures_of(benchmark), folder / "plots")
 
 
-def remove_results(folder: Path) -> None:
-    """Remove what `write_all` has left there before, and nothing else."""
+def remove_results(folder: Path, keep: Collection[str] = ()) -> None:
+    """Remove what `write_all` has left there before, except results of the contenders in `keep`."""
     for pattern in _WRITTEN:
         for path in folder.glob(pattern):
-            path.unlink()
+            if path.name.partition("_results")[0] not in keep:
+                path.unlink()
+
+
+def turn_folder(out: Path, name: str, number: int) -> Path:
+    """Folder of a contender's run; `number` counts rounds from 0."""
+    return out / "runs" / f"{name}-{number + 1}"
+
+
+def write_results(benchmark: Benchmark, folder: Path) -> None:
+    """The result file of each contender; for one contender alone there is nothing else."""
+    for name, result in results_of(benchmark).items():
+        (folder / name).write_text(json.dumps(finite(result), indent=2) + "\n", encoding="utf-8")
 
 
 def results_of(benchmark: Benchmark) -> dict[str, dict[str, Json]]:
     """Results by file name: `baseline_results.json`, and `ray_results_2workers.json` for each other."""
     results = {}
     for name, row in benchmark.rows.items():
-        is_baseline = name == benchmark.baseline
+        is_baseline = name == BASELINE
         file = "baseline_results.json" if is_baseline else f"{name}_results_{row.workers}workers.json"
         results[file] = _result(benchmark, row, is_baseline=is_baseline)
     return results
@@ -62,7 +75,7 @@ def results_of(benchmark: Benchmark) -> dict[str, dict[str, Json]]:
 
 def _result(benchmark: Benchmark, row: Row, *, is_baseline: bool) -> dict[str, Json]:
     result: dict[str, Json] = {
-        "training_type": "baseline" if is_baseline else "distributed",
+        "training_type": _training_type(row, is_baseline=is_baseline),
         "name": row.name,
         "framework": row.framework,
         "task": benchmark.task,
@@ -72,13 +85,13 @@ def _result(benchmark: Benchmark, row: Row, *, is_baseline: bool) -> dict[str, J
         "seconds_to_first_step": row.first_step_s,
         "steady_samples_per_second": row.steady_samples_per_s,
         "steady_without": row.warm_up,
-        "epochs_completed": row.epochs,
+        "epochs_completed": None if row.epochs is None else _whole(row.epochs),
         "steps_completed": row.steps,
         "samples_trained": row.samples,
         "batch_size": row.global_batch,
         "batch_size_per_worker": row.worker_batch,
         **row.metrics,
-        "history": to_json(row.history),
+        "history": [_point(point) for point in row.history],
         "facts": {**row.facts},
         "repeats": benchmark.repeats,
         "cpus": benchmark.machine.processors,
@@ -88,11 +101,11 @@ def _result(benchmark: Benchmark, row: Row, *, is_baseline: bool) -> dict[str, J
     if row.cluster is not None:
         result |= {
             "ray_cluster_nodes": row.cluster.nodes,
-            "ray_cluster_cpus": row.cluster.cpus,
-            "ray_cluster_gpus": row.cluster.gpus,
+            "ray_cluster_cpus": _whole(row.cluster.cpus),
+            "ray_cluster_gpus": _whole(row.cluster.gpus),
             "ray_cluster_memory_bytes": row.cluster.memory_bytes,
         }
-    if not is_baseline:
+    if row.name != benchmark.baseline:
         result |= {
             "speedup": row.speedup_total.value,
             "efficiency": row.efficiency_total.value,
@@ -100,6 +113,21 @@ def _result(benchmark: Benchmark, row: Row, *, is_baseline: bool) -> dict[str, J
             "efficiency_steady": _value(row.efficiency_steady),
         }
     return result
+
+
+def _training_type(row: Row, *, is_baseline: bool) -> str:
+    if is_baseline:
+        return "baseline"
+    return "distributed" if row.cluster is None else "ray_distributed"
+
+
+def _whole(value: float) -> int | float:
+    """A count as an integer; a fraction of an epoch or of a CPU stays one."""
+    return int(value) if value.is_integer() else value
+
+
+def _point(point: HistoryPoint) -> dict[str, Json]:
+    return {"epoch": _whole(point.epoch), "seconds": point.seconds, "metrics": {**point.metrics}}
 
 
 def csv_of(benchmark: Benchmark) -> str:
@@ -131,9 +159,6 @@ def _line(row: Row) -> dict[str, str | int | float | None]:
 def _value(estimate: Estimate | None) -> float | None:
     return None if estimate is None else estimate.value
 
-
-BASELINE = "baseline"
-MEASURED = "measured.json"
 
 LogFunction = Callable[[str], None]  # one line for a person
 
@@ -167,20 +192,28 @@ def benchmark(
     seed: int,
     notify: Callable[[UpcomingRun], None],
     note: LogFunction,
+    earlier: Mapping[str, Sequence[Measured]] | None = None,
 ) -> Benchmark:
-    """Run every contestant `repeats` times, in turns, write all files into `out`, and return the result."""
+    """Run every contestant `repeats` times, in turns, write all files into `out`, and return the result.
+
+    `earlier` has the runs of contenders that are in `out` and are not run again. If the baseline or the
+    subject has no runs, there is nothing to compare: only the results of the other are written, and returned
+    as a benchmark of one row.
+    """
+    kept = earlier or {}
     by_name = {contender.name: contender for contender in contenders}
     order = order_of(list(by_name), repeats, seed)
-    folders = {(name, n): out / "runs" / f"{name}-{n + 1}" for n, names in enumerate(order) for name in names}
+    folders = {(name, n): turn_folder(out, name, n) for n, names in enumerate(order) for name in names}
     out.mkdir(parents=True, exist_ok=True)
     with exclusive(out):
         for folder in folders.values():
             _may_be_replaced(folder)
-        remove_results(out)  # else half a benchmark would leave the comparison of an earlier one
+        # Else half a benchmark would leave the comparison of an earlier one.
+        remove_results(out, keep=kept)
         machine = inspect_machine()
         began_s = monotonic_s()
         done = 0
-        runs: dict[str, list[Measured]] = {name: [] for name in by_name}
+        runs = {name: [*measured] for name, measured in kept.items()} | {name: [] for name in by_name}
         for number, names in enumerate(order):
             for name in names:
                 left_s = (monotonic_s() - began_s) / done * (len(folders) - done) if done else None
@@ -188,6 +221,11 @@ def benchmark(
                 notify(UpcomingRun(title=by_name[name].title, number=done, count=len(folders), left_s=left_s))
                 measured = _turn(by_name[name], folders[name, number], seed + number, note)
                 runs[name].append(measured)
+        if len(runs) == 1:
+            (alone,) = runs
+            side = compare(runs, baseline=alone, subject=alone, task=task, machine=machine)
+            write_results(side, out)
+            return side
         found_out = compare(runs, baseline=BASELINE, subject=subject, task=task, machine=machine)
         write_all(found_out, out)
         return found_out

@@ -17,9 +17,10 @@ import torch
 
 from paceline.core.errors import OwnClassError, PacelineError, Problem
 from paceline.core.processes import die_with_parent
+from paceline.core.user_code import in_one_line, raised_at
 from paceline.plan.codec import Json
 from paceline.plan.plan import Dtype, Plan
-from paceline.tasks.load import in_one_line, load_task, raised_at, task_class
+from paceline.tasks.load import load_task, task_class
 from paceline.tasks.torch_adapters import samples_of
 from paceline.worker.reporting import TERMINATING_ERRORS
 

@@ -18,10 +18,10 @@ import torch
 
 from paceline.core.errors import PacelineError, ScriptError, script_error
 from paceline.core.ids import Rank
+from paceline.core.user_code import in_one_line, raised_at, user_frames
 from paceline.events import custom_metrics
 from paceline.plan.codec import Json
 from paceline.plan.plan import Dtype, Plan
-from paceline.tasks.load import in_one_line, raised_at, user_frames
 from paceline.worker.batches import seed_generators
 from paceline.worker.context import WorkerContext
 from paceline.worker.participant import ParticipantBody
