@@ -1,9 +1,11 @@
 """The output of two Keras processes becomes the benchmark's own numbers."""
 
+from dataclasses import replace
+
 import pytest
 from tests.fixtures.wording import Wording
 
-from paceline.comparison.benchmark.keras_process import end_of
+from paceline.comparison.benchmark.keras_process import end_of, followed
 from paceline.comparison.benchmark.keras_schema import (
     KerasSettings,
     ProcessReport,
@@ -89,6 +91,23 @@ def test_the_cluster_is_shown_before_training_starts(wording: Wording) -> None:
         {"nodes": 2, "cpus": 4.0, "gpus": 0.0, "memory_bytes": 16 << 30, "ray": "2.60.0"}
     ).strip()
     wording(line)
+
+
+def test_an_epoch_that_ran_again_after_a_failure_counts_once_and_restarts_are_kept(wording: Wording) -> None:
+    ends: list[dict[str, Json]] = [ended(rank=rank, replicas=2) for rank in range(2)]
+    rounds: list[list[dict[str, Json]]] = [
+        [{"ev": "epoch", **epoch(1, 0.0, 4.0)}],
+        [{"ev": "epoch", **epoch(2, 4.0, 4.0)}],
+        [{"ev": "failure", "ranks": "1"}],
+        [{"ev": "epoch", **epoch(2, 20.0, 5.0)}],
+        [{"ev": "epoch", **epoch(3, 25.0, 5.0)}],
+        [{"ev": "end", **side} for side in ends],
+    ]
+    said: list[str] = []
+    epochs, end = followed(rounds, replace(SETTINGS, max_failures=1), "log.txt", said.append)
+    assert [(row["epoch"], row["seconds"]) for row in epochs] == [(1, 4.0), (2, 5.0), (3, 5.0)]
+    assert end["restarts"] == 1
+    wording(said[2].strip())
 
 
 def test_one_epoch_has_no_steady_part() -> None:

@@ -11,6 +11,7 @@ from tests.fixtures.wording import Wording
 
 from paceline.comparison.benchmark.keras_runner import (
     INSTALL,
+    absolute_storage,
     check_cluster,
     check_data,
     check_packages,
@@ -111,3 +112,9 @@ def test_a_folder_without_images_is_refused_and_one_with_them_is_found(
     folder = cifar_folder(tmp_path)
     assert check_data(KerasSettings(data=str(tmp_path))).data == str(folder)
     assert check_data(KerasSettings(data="synthetic")).data == "synthetic"
+
+
+def test_a_folder_of_checkpoints_is_a_full_path_and_a_uri_stays() -> None:
+    assert absolute_storage(KerasSettings(storage="shared")).storage == str(Path.cwd() / "shared")
+    for storage in ("", "s3://bucket/keras"):
+        assert absolute_storage(KerasSettings(storage=storage)).storage == storage

@@ -100,6 +100,12 @@ def test_all_problems_are_reported_at_once() -> None:
     assert [problem.where for problem in caught.value.problems] == ["--batch-size", "--dropout"]
 
 
+def test_storage_without_restarts_is_refused() -> None:
+    with pytest.raises(ConfigError):
+        check_settings(KerasSettings(storage="/shared"))
+    check_settings(KerasSettings(storage="/shared", max_failures=1))
+
+
 @given(workers=st.integers(1, 6), each=st.integers(1, 40))
 def test_the_hint_of_too_few_images_names_a_number_that_is_enough(workers: int, each: int) -> None:
     settings = KerasSettings(num_workers=workers, batch_size=workers * each)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -55,6 +56,74 @@ def test_both_sides_learn_the_same_from_the_same_images(tmp_path: Path) -> None:
         log = (tmp_path / "runs" / side / "log.txt").read_text(encoding="utf-8")
         assert any(word in log for word in NOISE), "what TensorFlow says depends on the machine"
     assert list((tmp_path / "plots").glob("*.svg"))
+
+
+MINE = """
+import numpy as np
+from tf_keras import Sequential, layers, losses
+
+
+def model():
+    net = Sequential([layers.Input((4,)), layers.Dense(8, activation="relu"), layers.Dense(3)])
+    net.compile("adam", losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    return net
+
+
+def dataset():
+    x = np.random.default_rng(0).normal(size=(400, 4)).astype("float32")
+    y = x[:, :3].argmax(axis=1)
+    return (x[:320], y[:320]), (x[320:], y[320:])
+"""
+
+
+@pytest.mark.soak  # TensorFlow is started six times
+@pytest.mark.timeout(900)
+def test_an_own_model_survives_the_death_of_a_worker(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MINE, encoding="utf-8")
+    own = ("--model", "mine:model", "--dataset", "mine:dataset", "--max-failures", "1")
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "paceline",
+            "benchmark",
+            "keras",
+            *own,
+            "--epochs",
+            "30",
+            "--batch-size",
+            "16",
+        ],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stderr is not None
+    said: list[str] = []
+    try:
+        for line in process.stderr:
+            said.append(line)
+            if "epoch 3 of" in line and any("cluster: " in earlier for earlier in said):
+                log = (tmp_path / "benchmark/runs/ray-1/log.txt").read_text(
+                    encoding="utf-8", errors="replace"
+                )
+                kill(max(int(pid) for pid in re.findall(r"RayTrainWorker pid=(\d+)", log)))
+                break
+        said += process.stderr
+        assert process.wait() == 0, "".join(said)
+    finally:
+        for pid in [process.pid, *descendants(process.pid)]:
+            if is_running(pid):
+                kill(pid)
+        process.communicate()
+    alone = read(tmp_path / "benchmark/baseline_results.json")
+    many = read(tmp_path / "benchmark/ray_results_2workers.json")
+    assert (alone["epochs_completed"], many["epochs_completed"]) == (30, 30)
+    assert many["facts"]["restarts from a checkpoint"] == "1"
+    losses = [[seen["metrics"]["loss"] for seen in side["history"]] for side in (alone, many)]
+    assert losses[1] == pytest.approx(losses[0], rel=0.01), "as if there had been no failure"
 
 
 def test_ctrl_c_ends_everything(tmp_path: Path) -> None:

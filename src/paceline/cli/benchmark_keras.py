@@ -85,6 +85,19 @@ _COUNT = click.IntRange(min=1)
     help="Threads per worker, and of the baseline.",
 )
 @click.option(
+    "--max-failures",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Restarts of Ray Train's workers from the newest checkpoint; 0 writes no checkpoints.",
+)
+@click.option(
+    "--storage",
+    metavar="FOLDER|URI",
+    default="",
+    help="Storage of the checkpoints that all nodes share. [default: the folder of the run]",
+)
+@click.option(
     "--use-gpu",
     is_flag=True,
     help="Train on a GPU: one in the baseline, and one in each worker. [default: CPUs]",

@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from paceline.comparison.benchmark.keras_checkpoint import State, capture, restore, restore_callbacks
 from paceline.comparison.benchmark.keras_data import Part
 from paceline.comparison.benchmark.keras_own import Array, OwnFunction
 from paceline.comparison.benchmark.keras_schema import KerasSettings
@@ -22,7 +23,7 @@ from paceline.tasks.cifar10.data import CLASSES
 
 EVALUATED_AT_ONCE = 100
 PATIENCE = {"rate": 2, "stop": 5}  # epochs without progress before the rate is reduced, and before the end
-OnEpoch = Callable[[dict[str, Json]], None]
+OnEpoch = Callable[[dict[str, Json], Callable[[], State]], None]  # the second captures a checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,26 +130,22 @@ def train(
     *,
     rank: int = 0,
     strategy: Any = None,  # Any: TensorFlow's own; None: this process alone
+    state: State | None = None,
 ) -> dict[str, Json]:
-    """Run `model.fit` and `model.evaluate`; returns their results."""
+    """Run `model.fit` and `model.evaluate`, from `state` if there is one; returns their results."""
     import tf_keras
 
     # All workers start from the first worker's weights; what dropout leaves out differs between workers.
     tf_keras.utils.set_random_seed(settings.seed + rank)
     with nullcontext() if strategy is None else strategy.scope():
         model = compiled_model(settings, normalisation)
-    validation, validation_steps = _evaluated_on(part.validation, strategy)
+        if state is not None:
+            if not model.built:
+                model.build((None, *part.training[0].shape[1:]))
+            restore(model, state)
     began_s = monotonic_s()
     busy_s = _processor_s()
-    done = model.fit(
-        _trained_on(part, strategy),
-        epochs=settings.epochs,
-        steps_per_epoch=part.steps.shape[1],
-        validation_data=validation,
-        validation_steps=validation_steps,
-        callbacks=[*_default_callbacks(), _reporter(on_epoch)],
-        verbose=0,
-    )
+    epochs = _fit(model, settings, part, on_epoch, strategy=strategy, state=state)
     fit_s = monotonic_s() - began_s
     busy_s = _processor_s() - busy_s
     test, test_steps = _evaluated_on(part.test, strategy)
@@ -156,11 +153,39 @@ def train(
     return {
         "fit_seconds": fit_s,
         "processor_seconds": busy_s,  # of all threads of this process
-        "epochs_completed": len(done.epoch),
+        "epochs_completed": epochs,
         **{f"test_{name}": float(value) for name, value in _accuracy_first(measured)},
         "parameters": int(model.count_params()),
         "weights_sha256": _hash_of(model),
     }
+
+
+def _fit(
+    model: Any,  # Any: a Keras model
+    settings: KerasSettings,
+    part: Part,
+    on_epoch: OnEpoch,
+    *,
+    strategy: Any,  # Any: TensorFlow's own
+    state: State | None,
+) -> int:
+    """Run `model.fit`; the number of epochs, including those before `state`."""
+    first = 0 if state is None else state.epochs
+    if first >= settings.epochs or (state is not None and state.is_stopped):
+        return first  # it was lost after its last epoch
+    validation, validation_steps = _evaluated_on(part.validation, strategy)
+    callbacks = _default_callbacks()
+    done = model.fit(
+        _trained_on(part, strategy, first),
+        initial_epoch=first,
+        epochs=settings.epochs,
+        steps_per_epoch=part.steps.shape[1],
+        validation_data=validation,
+        validation_steps=validation_steps,
+        callbacks=[*callbacks, _reporter(on_epoch, callbacks, state)],
+        verbose=0,
+    )
+    return first + len(done.epoch)
 
 
 def _accuracy_first(measured: Mapping[str, float]) -> list[tuple[str, float]]:
@@ -190,11 +215,15 @@ def _default_callbacks() -> list[Any]:  # Any: Keras's own
     ]
 
 
-def _reporter(on_epoch: OnEpoch) -> Any:  # Any: Keras's own
+def _reporter(on_epoch: OnEpoch, others: Sequence[Any], state: State | None) -> Any:  # Any: Keras's own
     from tf_keras.callbacks import Callback
 
     class Reporter(Callback):  # type: ignore[misc]  # Keras has no types
-        """Tells each epoch with its time, of which validation is a part."""
+        """Reports each epoch with its time, of which validation is a part; the last of all callbacks."""
+
+        def on_train_begin(self, logs: Mapping[str, float] | None = None) -> None:
+            if state is not None:
+                restore_callbacks(others, state)
 
         def on_epoch_begin(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
             self.began_s = self.trained_s = monotonic_s()
@@ -213,18 +242,19 @@ def _reporter(on_epoch: OnEpoch) -> Any:  # Any: Keras's own
                     "began_unix_s": self.began_unix_s,
                     "seconds": ended_s - self.began_s,
                     "training_seconds": self.trained_s - self.began_s,
-                }
+                },
+                lambda: capture(self.model, others, epoch + 1),
             )
 
     return Reporter()
 
 
-def _trained_on(part: Part, strategy: Any) -> Any:  # Any: TensorFlow's own
-    """All steps of all epochs in their order; nothing is shuffled, nor shared out, that was not so before."""
+def _trained_on(part: Part, strategy: Any, first: int) -> Any:  # Any: TensorFlow's own
+    """All steps of the epochs from `first` on in their order, which is decided: nothing is shuffled here."""
     import tensorflow as tf
 
     images, labels = (tf.constant(column) for column in part.training)
-    batches = part.steps.reshape(-1, part.steps.shape[2])
+    batches = part.steps[first:].reshape(-1, part.steps.shape[2])
 
     def make_data(_: object = None) -> Any:  # Any: TensorFlow's own
         rows = tf.data.Dataset.from_tensor_slices(batches)

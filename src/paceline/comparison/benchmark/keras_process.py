@@ -8,7 +8,7 @@ import json
 import os
 import re
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,13 @@ from paceline.comparison.benchmark.keras_data import (
     pictures_of,
 )
 from paceline.comparison.benchmark.keras_own import Arrays, OwnFunction
-from paceline.comparison.benchmark.keras_schema import KerasSettings, check_gpus, format_cluster, format_epoch
+from paceline.comparison.benchmark.keras_schema import (
+    KerasSettings,
+    check_gpus,
+    format_cluster,
+    format_epoch,
+    format_restart,
+)
 from paceline.core import environ
 from paceline.core.errors import PacelineError, TrainingError
 from paceline.plan.codec import Json
@@ -95,7 +101,7 @@ def _train_alone(order: Order, note: LogFunction) -> dict[str, Json]:
     pictures = _read(settings)
     epochs: list[Json] = []
 
-    def on_epoch(seen: dict[str, Json]) -> None:
+    def on_epoch(seen: dict[str, Json], _capture: object) -> None:
         epochs.append(seen)
         note(format_epoch(seen, settings.epochs))
 
@@ -113,7 +119,7 @@ def _train_alone(order: Order, note: LogFunction) -> dict[str, Json]:
 def _train_on_ray(order: Order, note: LogFunction) -> dict[str, Json]:
     environ.prepare_ray()  # before Ray is imported
     from paceline.comparison.benchmark import keras_ray as ray_train
-    from paceline.comparison.benchmark.keras_ray import END, train_loop
+    from paceline.comparison.benchmark.keras_ray import train_loop
 
     settings = KerasSettings(**order["settings"])
     pictures = _read(settings)
@@ -130,24 +136,39 @@ def _train_on_ray(order: Order, note: LogFunction) -> dict[str, Json]:
             train_loop,
             {"order": json.dumps({"settings": settings.to_json(), "normalisation": _scale(pictures)})},
             [part_of_worker(pictures, settings, rank) for rank in range(settings.num_workers)],
-            cpus_per_worker=settings.threads,
-            use_gpu=settings.use_gpu,
+            settings=settings,
             folder=Path(order["folder"]),
         )
-        epochs: list[Json] = []
-        end: dict[str, Json] = {}
-        for reports in rounds:
-            if reports[0]["ev"] == END:
-                end = end_of(reports, order["log"])
-            else:
-                # Keras has taken the mean over all workers, so all report the same.
-                epochs.append(reports[0])
-                note(format_epoch(reports[0], settings.epochs))
+        epochs, end = followed(rounds, settings, order["log"], note)
     except ray_train.FailedError as error:
         raise failure_of(error.cause, order["log"]) from error
     finally:
         ray_train.close()
-    return {"images": asdict(pictures.counts), "epochs": epochs, "end": end, "cluster": cluster}
+    return {"images": asdict(pictures.counts), "epochs": [*epochs], "end": end, "cluster": cluster}
+
+
+def followed(
+    rounds: Iterable[list[dict[str, Json]]], settings: KerasSettings, log: str, note: LogFunction
+) -> tuple[list[dict[str, Json]], dict[str, Json]]:
+    """Epochs in their order and the end; an epoch that ran again after a failure counts once."""
+    epochs: dict[int, dict[str, Json]] = {}
+    end: dict[str, Json] = {}
+    failures = 0
+    for reports in rounds:
+        match reports[0]["ev"]:
+            case "failure":
+                failures += 1
+                if failures <= settings.max_failures:
+                    note(format_restart(reports[0], after=max(epochs, default=0)))
+            case "end":
+                end = end_of(reports, log)
+            case _:
+                # Keras has taken the mean over all workers, so all report the same.
+                epochs[int(str(reports[0]["epoch"]))] = reports[0]
+                note(format_epoch(reports[0], settings.epochs))
+    if failures:
+        end = {**end, "restarts": failures}
+    return [epochs[number] for number in sorted(epochs)], end
 
 
 def _read(settings: KerasSettings) -> Pictures:

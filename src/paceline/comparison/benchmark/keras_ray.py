@@ -9,20 +9,23 @@ import json
 import logging
 import signal
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import ray
-from ray.train import FailureConfig, RunConfig, ScalingConfig, UserCallback
+from ray.train import Checkpoint, CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, UserCallback
 from ray.train.tensorflow import TensorflowTrainer
 
 from paceline.comparison.benchmark import keras_backend
 from paceline.comparison.benchmark.keras_backend import Normalisation
+from paceline.comparison.benchmark.keras_checkpoint import State, load, save
 from paceline.comparison.benchmark.keras_schema import KerasSettings
 from paceline.core import environ
-from paceline.core.clock import SystemClock
-from paceline.core.errors import NotReadyError
+from paceline.core.clock import SystemClock, unix_now_s
+from paceline.core.errors import NotReadyError, PacelineError
 from paceline.plan.codec import Json
 
 POLL_S = 0.2
@@ -80,8 +83,15 @@ class ReportsFile(UserCallback):  # type: ignore[misc]  # Ray has no types
         self.path = path
 
     def after_report(self, run_context: object, metrics: list[dict[str, Any]], checkpoint: object) -> None:
+        self._write(metrics)
+
+    def after_exception(self, run_context: object, worker_exceptions: Mapping[int, Exception]) -> None:
+        ranks = ", ".join(str(rank) for rank in sorted(worker_exceptions))
+        self._write([{"ev": FAILURE, "ranks": ranks}])
+
+    def _write(self, reports: list[dict[str, Any]]) -> None:
         with Path(self.path).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(metrics) + "\n")
+            file.write(json.dumps(reports) + "\n")
 
 
 def fit(
@@ -89,8 +99,7 @@ def fit(
     config: Mapping[str, object],
     parts: Sequence[object],
     *,
-    cpus_per_worker: int,
-    use_gpu: bool,
+    settings: KerasSettings,
     folder: Path,
 ) -> Iterator[list[dict[str, Json]]]:
     """Train with one worker for each part; every round of reports, one from each worker, as it comes.
@@ -105,14 +114,16 @@ def fit(
         train_loop_config={**config, "parts": [ray.put(part) for part in parts]},
         scaling_config=ScalingConfig(
             num_workers=len(parts),
-            use_gpu=use_gpu,  # one for each worker
-            resources_per_worker={"CPU": cpus_per_worker},
+            use_gpu=settings.use_gpu,  # one for each worker
+            resources_per_worker={"CPU": settings.threads},
         ),
         run_config=RunConfig(
-            name="keras",
-            storage_path=str(folder / "ray"),
+            # Of this run alone: under a name that is in the storage, Ray Train would resume that run.
+            name=f"keras-{folder.name}-{unix_now_s():.3f}",
+            storage_path=settings.storage or str(folder / "ray"),
             callbacks=[ReportsFile(str(reports))],
-            failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),
+            checkpoint_config=CheckpointConfig(num_to_keep=2),
+            failure_config=FailureConfig(max_failures=settings.max_failures, controller_failure_limit=0),
         ),
     )
     yield from _followed(trainer, reports)
@@ -168,14 +179,43 @@ def report(values: Mapping[str, Json]) -> None:
     ray.train.report(dict(values))
 
 
+def report_checkpoint(values: Mapping[str, Json], state: State) -> None:
+    """The same with a checkpoint, which rank 0 writes; Ray Train copies it to its storage."""
+    with TemporaryDirectory() as folder:
+        checkpoint = None
+        if worker_rank() == 0:
+            save(state, Path(folder))
+            checkpoint = Checkpoint.from_directory(folder)
+        ray.train.report(dict(values), checkpoint=checkpoint)
+
+
+def newest_state() -> State | None:
+    """State of the newest checkpoint; None in the first group of workers."""
+    checkpoint = ray.train.get_checkpoint()
+    if checkpoint is None:
+        return None
+    with checkpoint.as_directory() as folder:
+        return load(Path(folder))
+
+
 # Ray Train calls `train_loop` in each worker's process, with TF_CONFIG set. Every epoch is reported by all
-# workers, and at the end each says what it ended with.
+# workers, and at the end each says what it ended with. After a failure Ray Train starts all workers again.
 
 EPOCH = "epoch"
 END = "end"
+FAILURE = "failure"
 
 
 def train_loop(config: dict[str, object]) -> None:
+    try:
+        _train(config)
+    except PacelineError as error:
+        traceback.print_exc()
+        # Ray sends the error to its controller by pickle, which would call it with other arguments.
+        raise RuntimeError(str(error)) from None
+
+
+def _train(config: dict[str, object]) -> None:
     order = json.loads(str(config["order"]))
     settings = KerasSettings(**order["settings"])
     rank = worker_rank()
@@ -185,11 +225,20 @@ def train_loop(config: dict[str, object]) -> None:
     strategy = keras_backend.multi_worker_strategy()  # first of all that TensorFlow does
     part = take(config["parts"], rank)
 
-    def on_epoch(seen: dict[str, Json]) -> None:
-        report({"ev": EPOCH, **seen})
+    def on_epoch(seen: dict[str, Json], capture: Callable[[], State]) -> None:
+        if settings.max_failures:
+            report_checkpoint({"ev": EPOCH, **seen}, capture())
+        else:
+            report({"ev": EPOCH, **seen})
 
     done = keras_backend.train(
-        settings, part, Normalisation(**order["normalisation"]), on_epoch, rank=rank, strategy=strategy
+        settings,
+        part,
+        Normalisation(**order["normalisation"]),
+        on_epoch,
+        rank=rank,
+        strategy=strategy,
+        state=newest_state(),
     )
     replicas = int(strategy.num_replicas_in_sync)
     report({"ev": END, "rank": rank, "replicas": replicas, **keras_backend.versions(), **done})

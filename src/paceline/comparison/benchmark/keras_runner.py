@@ -76,6 +76,13 @@ def check_data(settings: KerasSettings) -> KerasSettings:
     return replace(settings, data=str(find_data(settings.data or None).resolve()))
 
 
+def absolute_storage(settings: KerasSettings) -> KerasSettings:
+    """A URI stays one; a folder becomes a full path, which every process understands."""
+    if not settings.storage or "://" in settings.storage:
+        return settings
+    return replace(settings, storage=str(Path(settings.storage).resolve()))
+
+
 def check_functions(settings: KerasSettings) -> None:
     """ConfigError unless the user's modules can be found; they are imported in the process of a side."""
     named = {"model": settings.model, "dataset": settings.dataset}
@@ -152,10 +159,10 @@ def benchmark_keras(
     check_settings(settings)
     check_functions(settings)
     check_packages(only=only)
-    settings = check_data(settings)
+    settings = absolute_storage(check_data(settings))
     if only is not Side.BASELINE:
         check_cluster(address, settings)
-    recorded = {**settings.to_json(), "repeats": repeats}
+    recorded = {**settings.compared(), "repeats": repeats}
     earlier = {} if only is None else _earlier_side(out, only.other, recorded, repeats)
     sides = (Side.BASELINE, Side.DISTRIBUTED) if only is None else (only,)
     return run_benchmark(

@@ -35,6 +35,8 @@ class KerasSettings:
     has_shared_norm: bool = True  # batch normalisation over the global batch; else over each worker's own
     model: str = ""  # module:function of the user; empty: the built-in network
     dataset: str = ""  # module:function of the user; empty: `data`
+    max_failures: int = 0  # restarts of all workers from the newest checkpoint; 0: no checkpoints
+    storage: str = ""  # folder or URI that all nodes share, for checkpoints; empty: in the run's folder
     use_gpu: bool = False  # one GPU in the baseline, and in each worker
     code: str = ""  # folder in which the modules of the user are looked for
 
@@ -44,6 +46,12 @@ class KerasSettings:
 
     def to_json(self) -> dict[str, Json]:
         return asdict(self)
+
+    def compared(self) -> dict[str, Json]:
+        """Settings that must be equal on both sides; recovery is of the distributed side alone."""
+        return {
+            name: value for name, value in asdict(self).items() if name not in ("max_failures", "storage")
+        }
 
 
 def check_settings(settings: KerasSettings) -> None:
@@ -62,6 +70,9 @@ def check_settings(settings: KerasSettings) -> None:
     if not 0 <= settings.dropout < 0.5:
         message = f"dropout is {settings.dropout:g}, but it must be 0 or more, and below 0.5"
         problems.append(Problem(message, "write for example --dropout 0.25", "--dropout"))
+    if settings.storage and not settings.max_failures:
+        message = f"storage is {settings.storage}, but without restarts there are no checkpoints"
+        problems.append(Problem(message, "write for example --max-failures 3", "--storage"))
     if settings.data and settings.dataset:
         message = f"data is {settings.data}, but dataset {settings.dataset} is named too"
         problems.append(Problem(message, "leave out --data or --dataset", "--data"))
@@ -144,6 +155,12 @@ def format_epoch(epoch: Message, epochs: int) -> str:
         validation = f"validation accuracy {100 * number(epoch, 'val_accuracy'):.1f} %"
     line = f"epoch {epoch['epoch']} of {epochs}: loss {loss:.3f}, {validation}"
     return f"     {line}, {number(epoch, 'seconds'):.1f} s"
+
+
+def format_restart(failure: Message, *, after: int) -> str:
+    """A failure that the run recovers from; `after` is the last epoch that was reported."""
+    place = f"resuming after epoch {after}" if after else "starting again"
+    return f"     failure of worker {failure['ranks']}: {place}"
 
 
 def format_cluster(cluster: Message) -> str:
@@ -240,6 +257,8 @@ def _facts(report: ProcessReport, settings: KerasSettings, workers: int) -> dict
         if not settings.model:
             facts |= {"batch normalisation": norm}
         facts |= {"weights": "equal on all workers"}
+        if "restarts" in end:
+            facts |= {"restarts from a checkpoint": str(end["restarts"])}
     return facts
 
 
