@@ -117,7 +117,7 @@ def test_an_own_model_survives_the_death_of_a_worker(tmp_path: Path) -> None:
         for pid in [process.pid, *descendants(process.pid)]:
             if is_running(pid):
                 kill(pid)
-        process.wait()
+        process.communicate()
     alone = read(tmp_path / "benchmark/baseline_results.json")
     many = read(tmp_path / "benchmark/ray_results_2workers.json")
     assert (alone["epochs_completed"], many["epochs_completed"]) == (30, 30)
