@@ -159,4 +159,8 @@ class Ddp:
     def restore(self, saved: dict[str, Tensor]) -> None: ...
 
     def close(self) -> None:
+        # Before the group: its last owner must not be the wrapper's reducer, whose destructor holds the GIL
+        # while it joins threads of gloo that may wait for it.
+        self._replica.forward = self._replica.arena.module
+        del self._wrapped
         leave_group()

@@ -90,9 +90,14 @@ def agree_to_stop(wants_stop: bool, device: torch.device) -> bool:
     return bool(flag.item() > 0)
 
 
+# A thread of gloo drops its reference to a tensor after the wait for it has ended. If that is the last
+# reference, the thread needs the GIL, and waits for ever if the GIL's holder is destroying the group.
+_ZERO = torch.zeros(1)
+
+
 def wait_for_all() -> None:
     """Barrier of all ranks. (torch's own barrier depends on the kind of group.)"""
-    dist.all_reduce(torch.zeros(1))
+    dist.all_reduce(_ZERO)
 
 
 def leave_group() -> None:
