@@ -189,7 +189,7 @@ def test_a_refusal_names_the_line_of_the_script(
 
 def test_a_server_clips_a_model_with_frozen_layers(launcher: LocalLauncher, tmp_path: Path) -> None:
     done = run_script(launcher, tmp_path, "--mode", "asgd", arguments=("limit=1", "frozen=1"))
-    assert result_of(done, tmp_path)["steps"] == 16
+    assert result_of(done, tmp_path)["gradients"] == 32  # one worker may have made them all
 
 
 @pytest.mark.parametrize("mode", ["ssgd", "ps"])

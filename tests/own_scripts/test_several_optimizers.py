@@ -47,7 +47,7 @@ def test_optimizers_in_a_list_step_together_in_every_mode(
     flags: tuple[str, ...], launcher: LocalLauncher, tmp_path: Path
 ) -> None:
     done = run_script(launcher, tmp_path, *flags, arguments=("prepare=together",), script=SCRIPT)
-    assert result_of(done, tmp_path)["steps"] == 16
+    assert result_of(done, tmp_path)["gradients"] == 32
 
 
 @pytest.mark.parametrize(
